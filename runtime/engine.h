@@ -97,7 +97,7 @@ struct Sampled {
   int32_t token = -1;
   float logprob = 0.0f;               // natural log, before temperature and filters
   std::vector<TokenLogprob> top;      // on request, descending
-  std::vector<float> logits;          // [vocab], on request
+  std::vector<float> logits;          // [vocab], on request: as sampling saw them, after bias and penalties
 };
 
 struct PrefillRequest {
@@ -105,7 +105,7 @@ struct PrefillRequest {
   std::vector<int32_t> tokens;
   bool append_next_token = false;  // append the session's next token before `tokens`; otherwise it is dropped
   int32_t top_logprobs = 0;        // 0..20
-  bool want_logits = false;        // logits of the last position, before penalties and bias
+  bool want_logits = false;        // logits of the last position
   absl::Time deadline = absl::InfiniteFuture();
 };
 struct PrefillResult {
