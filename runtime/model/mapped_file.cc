@@ -1,0 +1,99 @@
+#include "runtime/model/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/model/file_error.h"
+
+namespace latchd {
+namespace {
+
+class FileDescriptor {
+ public:
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  ~FileDescriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+absl::Status SystemError(const std::string& path, const char* what) {
+  return absl::ErrnoToStatus(errno, absl::StrCat(path, ": ", what));
+}
+
+// Size of a regular file. O_NONBLOCK at open keeps a FIFO from blocking until fstat refuses it.
+absl::StatusOr<size_t> RegularFileSize(const std::string& path, int fd) {
+  struct stat info;
+  if (fstat(fd, &info) != 0) return SystemError(path, "cannot read the file's attributes");
+  if (S_ISDIR(info.st_mode)) return Malformed(path, "file", "a regular file", "a directory");
+  if (!S_ISREG(info.st_mode)) return Malformed(path, "file", "a regular file", "a special file");
+  return static_cast<size_t>(info.st_size);
+}
+
+// Rounds `part` inwards (release) or outwards (will need) to pages, as madvise wants.
+void Advise(std::string_view part, int advice, bool inwards) {
+  static const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  uintptr_t begin = reinterpret_cast<uintptr_t>(part.data());
+  uintptr_t end = begin + part.size();
+  if (inwards) {
+    begin = (begin + page - 1) / page * page;
+    end = end / page * page;
+  } else {
+    begin = begin / page * page;
+  }
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, advice);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& path) {
+  FileDescriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (fd.get() < 0) return SystemError(path, "cannot open");
+  absl::StatusOr<size_t> size = RegularFileSize(path, fd.get());
+  if (!size.ok()) return size.status();
+  if (*size == 0) return Malformed(path, "file", "a model file", "an empty file");
+  void* data = mmap(nullptr, *size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+  if (data == MAP_FAILED) return SystemError(path, "cannot map");
+  return std::unique_ptr<MappedFile>(new MappedFile(path, data, *size));
+}
+
+MappedFile::~MappedFile() { munmap(data_, size_); }
+
+void MappedFile::WillNeed(std::string_view part) const { Advise(part, MADV_WILLNEED, false); }
+
+void MappedFile::Release(std::string_view part) const { Advise(part, MADV_DONTNEED, true); }
+
+absl::StatusOr<std::string> ReadSmallFile(const std::string& path, size_t max_bytes) {
+  FileDescriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (fd.get() < 0) return SystemError(path, "cannot open");
+  absl::StatusOr<size_t> size = RegularFileSize(path, fd.get());
+  if (!size.ok()) return size.status();
+  if (*size > max_bytes) {
+    return Malformed(path, "file size", absl::StrCat("at most ", max_bytes, " bytes"),
+                     absl::StrCat(*size));
+  }
+  std::string text(*size, '\0');
+  size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t n = read(fd.get(), text.data() + done, text.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return SystemError(path, "cannot read");
+    if (n == 0) break;  // shortened since fstat
+    done += static_cast<size_t>(n);
+  }
+  text.resize(done);
+  return text;
+}
+
+}  // namespace latchd
