@@ -16,6 +16,12 @@ inline absl::Status Malformed(const std::string& file, const std::string& field,
       absl::StrCat(file, file.empty() ? "" : ": ", field, ": expected ", expected, ", got ", got));
 }
 
+// `status` with "FILE: " before its message; OK stays OK.
+inline absl::Status WithPrefix(const std::string& file, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat(file, ": ", std::string(status.message())));
+}
+
 // Text from a file, safe to put in a log line: control and non-ASCII bytes escaped, cut at 80
 // bytes.
 std::string Printable(std::string_view text);

@@ -95,7 +95,9 @@ class GgufFile {
  private:
   class Parser;
   GgufFile() = default;
-  absl::StatusOr<const GgufValue*> Require(std::string_view key) const;
+  template <typename T>
+  absl::StatusOr<T> Get(std::string_view key,
+                        absl::StatusOr<T> (GgufValue::*convert)() const) const;
 
   std::unique_ptr<MappedFile> file_;
   std::string name_;
