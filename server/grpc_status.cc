@@ -8,7 +8,8 @@
 namespace latchd {
 namespace {
 
-// Long enough that a crowd of clients does not spin, short enough that a drained pod's replacement is found quickly.
+// Long enough that a crowd of clients does not spin, short enough that a drained pod's replacement
+// is found quickly.
 constexpr int64_t kRetryDelaySeconds = 1;
 
 grpc::Status Pack(google::rpc::Status rich) {
@@ -27,7 +28,8 @@ google::rpc::Status Rich(int code, std::string_view message) {
 
 grpc::Status ToGrpcStatus(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
-  // absl's codes are numbered as gRPC's; a code outside the list would be dropped by clients, so it becomes UNKNOWN.
+  // absl's codes are numbered as gRPC's; a code outside the list would be dropped by clients, so it
+  // becomes UNKNOWN.
   int code = static_cast<int>(status.code());
   if (code < 0 || code > static_cast<int>(grpc::StatusCode::UNAUTHENTICATED)) {
     code = grpc::StatusCode::UNKNOWN;

@@ -9,8 +9,8 @@
 #include "latchd/v1/common.pb.h"
 #include "runtime/engine.h"
 
-// The only place where engine errors become gRPC statuses. Details travel as google.rpc.Status in the trailer
-// grpc-status-details-bin, where every gRPC language has a helper to read them.
+// The only place where engine errors become gRPC statuses. Details travel as google.rpc.Status in
+// the trailer grpc-status-details-bin, where every gRPC language has a helper to read them.
 
 namespace latchd {
 

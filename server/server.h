@@ -28,16 +28,16 @@ using EngineFactory = std::function<absl::StatusOr<std::unique_ptr<Engine>>(
 // The gRPC and HTTP services over one engine. Thread-safe after Start.
 class Server {
  public:
-  // All or nothing: checks both addresses, serves HTTP (/readyz says "loading"), makes the engine, then serves gRPC.
-  // On an error nothing keeps running and the message names the flag at fault.
+  // All or nothing: checks both addresses, serves HTTP (/readyz says "loading"), makes the engine,
+  // then serves gRPC. On an error nothing keeps running and the message names the flag at fault.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const Options& options,
                                                        const EngineFactory& create,
                                                        const Progress& progress);
   // Stops at once if Stop was not called.
   ~Server();
 
-  // Ordered: health goes NOT_SERVING, new work is refused with UNAVAILABLE, running work ends by itself until
-  // `deadline` and is cancelled then, gRPC stops, HTTP stops. Idempotent.
+  // Ordered: health goes NOT_SERVING, new work is refused with UNAVAILABLE, running work ends by
+  // itself until `deadline` and is cancelled then, gRPC stops, HTTP stops. Idempotent.
   void Stop(absl::Time deadline);
 
   // OK, or the sticky device fault. Health turns NOT_SERVING by itself within a second of it.

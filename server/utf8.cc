@@ -5,14 +5,16 @@
 namespace latchd {
 namespace {
 
-// Length of the well-formed character at `text`'s start, or 0; then `*bad` is how many bytes the broken one spans.
+// Length of the well-formed character at `text`'s start, or 0; then `*bad` is how many bytes the
+// broken one spans.
 size_t CharacterLength(std::string_view text, size_t* bad) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t lead = byte(0);
   *bad = 1;
   if (lead < 0x80) return 1;
   size_t length = 0;
-  // Bounds of the second byte; the narrower ones exclude overlong forms, surrogates and values past U+10FFFF.
+  // Bounds of the second byte; the narrower ones exclude overlong forms, surrogates and values past
+  // U+10FFFF.
   uint8_t low = 0x80, high = 0xBF;
   if (lead >= 0xC2 && lead <= 0xDF) {
     length = 2;

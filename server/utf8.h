@@ -5,12 +5,13 @@
 #include <string>
 #include <string_view>
 
-// UTF-8 at the border: protobuf `string` fields must hold valid UTF-8, while one token may be half a character.
+// UTF-8 at the border: protobuf `string` fields must hold valid UTF-8, while one token may be half
+// a character.
 
 namespace latchd {
 
-// Byte offset of the first byte that is not part of a well-formed character (RFC 3629: no overlong forms, no
-// surrogates, at most U+10FFFF), or nothing.
+// Byte offset of the first byte that is not part of a well-formed character (RFC 3629: no overlong
+// forms, no surrogates, at most U+10FFFF), or nothing.
 std::optional<size_t> FirstInvalidUtf8(std::string_view text);
 
 // Each maximal invalid part becomes one U+FFFD (Unicode 15, section 3.9).
