@@ -28,8 +28,16 @@ class FileDescriptor {
   int fd_;
 };
 
+// NOT_FOUND, PERMISSION_DENIED and RESOURCE_EXHAUSTED as they are; the rest (a loop of links, a
+// file as a folder, a name too long) is a bad path: INVALID_ARGUMENT.
 absl::Status SystemError(const std::string& path, const char* what) {
-  return absl::ErrnoToStatus(errno, absl::StrCat(path, ": ", what));
+  const absl::Status status = absl::ErrnoToStatus(errno, absl::StrCat(path, ": ", what));
+  switch (status.code()) {
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kResourceExhausted: return status;
+    default: return absl::InvalidArgumentError(status.message());
+  }
 }
 
 // Size of a regular file. O_NONBLOCK at open keeps a FIFO from blocking until fstat refuses it.

@@ -53,9 +53,10 @@ class ModelSource {
   // Lets the kernel drop the mapped pages of a tensor that will not be read again.
   virtual void Release(WeightRole role, int64_t layer) const = 0;
   virtual size_t file_bytes() const = 0;
-  // SHA-256 (hex) over the config and every tensor's name, shape, type and size: the identity used by snapshots.
+  // SHA-256 (hex) over the config and every tensor's name, shape, type, size and first 256 bytes: the identity used by
+  // snapshots.
   virtual std::string fingerprint() const = 0;
-  // The tokenizer.json text, or empty. GGUF files carry their tokenizer in metadata: see tokenizer_metadata_path().
+  // The tokenizer.json text, or empty. GGUF files carry their tokenizer in metadata: see GgufFile at path().
   virtual std::string tokenizer_json() const = 0;
   // Path of the GGUF file, or of the folder.
   virtual const std::string& path() const = 0;
