@@ -197,7 +197,7 @@ class Character:
     female: bool
 
     def slots(self, prefix: str) -> dict[str, str]:
-        """Template slots: the name as {p}, pronouns {p_he} .. {p_self}, {p_kind}, {p_a}, {p_home}."""
+        """Slots: the name as {p}, pronouns {p_he} .. {p_self}, {p_kind}, {p_a}, {p_home}."""
         he, him, his = ("she", "her", "her") if self.female else ("he", "him", "his")
         return {
             prefix: self.name,
