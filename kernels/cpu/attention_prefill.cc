@@ -6,9 +6,9 @@
 #include "kernels/api/convert.h"
 #include "kernels/cpu/attention_internal.h"
 #include "kernels/cpu/blas_threads.h"
-#include "kernels/cpu/linear_internal.h"
 #include "kernels/cpu/ops_internal.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/vectors.h"
 
 namespace latchd::cpu {
 namespace {

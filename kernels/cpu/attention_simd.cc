@@ -1,5 +1,6 @@
 #include "kernels/cpu/attention_internal.h"
 #include "kernels/cpu/simd_targets.h"
+#include "kernels/cpu/vectors.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention_simd.cc"
@@ -7,7 +8,7 @@
 
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
-#include "kernels/cpu/dot-inl.h"
+#include "kernels/cpu/load-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace latchd::cpu {
@@ -184,9 +185,8 @@ void AttendSplitAs(const AttentionOp& op, int64_t row, int32_t kv_head, int32_t 
       float* acc[kHeadsAtOnce];
       ForPageRuns(kv, block, block_end, [&](int32_t first, int32_t length) HWY_ATTR {
         const T* keys = static_cast<const T*>(kv.key) + kv.Offset(slot, kv_head, first);
-        DotBlock(q + h * head_dim, head_dim, static_cast<size_t>(heads), keys, head_dim,
-                 static_cast<size_t>(length), head_dim, scores + (first - block),
-                 static_cast<size_t>(kDecodeKeys));
+        Dot(kv.dtype, q + h * head_dim, kv.head_dim, heads, keys, kv.head_dim, length, kv.head_dim,
+            scores + (first - block), kDecodeKeys);
       });
       for (int32_t i = 0; i < heads; ++i) {
         float* own = scores + i * kDecodeKeys;

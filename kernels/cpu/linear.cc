@@ -2,6 +2,7 @@
 #include "kernels/cpu/linear_internal.h"
 #include "kernels/cpu/ops_internal.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/vectors.h"
 
 namespace latchd::cpu {
 namespace {
@@ -84,7 +85,9 @@ void LinearDecode(const LinearOp& op, const int32_t* live, int64_t live_count, f
   const int64_t n = op.weight.n;
   const int64_t k = op.weight.k;
   const int64_t blocks = (n + kBlockColumns - 1) / kBlockColumns;
-  const int64_t bytes = n * k * static_cast<int64_t>(SizeOf(op.weight.dtype));
+  const size_t row_bytes = static_cast<size_t>(k) * SizeOf(op.weight.dtype);
+  const char* weights = static_cast<const char*>(op.weight.data);
+  const int64_t bytes = n * static_cast<int64_t>(row_bytes);
   ParallelRanges(blocks, bytes, MaxThreads(), [&](int64_t first, int64_t last, int) {
     alignas(64) float products[kRowGroup * kBlockColumns];
     for (int64_t block = first; block < last; ++block) {
@@ -92,7 +95,8 @@ void LinearDecode(const LinearOp& op, const int32_t* live, int64_t live_count, f
       const int64_t columns = std::min(kBlockColumns, n - begin);
       for (int64_t r = 0; r < live_count; r += kRowGroup) {
         const int64_t rows = std::min(kRowGroup, live_count - r);
-        LinearBlock(op.weight, begin, columns, x + r * k, rows, products);
+        Dot(op.weight.dtype, x + r * k, k, rows, weights + static_cast<size_t>(begin) * row_bytes,
+            k, columns, k, products, kBlockColumns);
         for (int64_t i = 0; i < rows; ++i) {
           ApplyEpilogue(op, live[r + i], begin, columns, products + i * kBlockColumns);
         }
@@ -108,6 +112,7 @@ void ApplyEpilogue(const LinearOp& op, int64_t row, int64_t begin, int64_t colum
   int64_t width = op.weight.n;
   if (op.epilogue == Epilogue::kSiluMul) {
     SiluMul(z, columns);
+    width /= 2;
     begin /= 2;
     columns /= 2;
   }

@@ -25,13 +25,8 @@ int64_t PrefillScratchFloats(const LinearOp& op);
 
 // out [k] = x of op's row `row` as f32, RMS-normalised when the op says so.
 void LoadInput(const LinearOp& op, int64_t row, float* out);
-// products[r * kBlockColumns + j] = x[r] . weight row (begin + j), for `rows` rows of x [rows, k].
-void LinearBlock(const WeightView& weight, int64_t begin, int64_t columns, const float* x,
-                 int64_t rows, float* products);
 // z [columns] holds groups of 8 gate and 8 up values; leaves silu(gate) * up in its first half.
 // `columns`: multiple of 16.
 void SiluMul(float* z, int64_t columns);
-// out [count] = source as f32.
-void Widen(DType dtype, const void* source, float* out, size_t count);
 
 }  // namespace latchd::cpu

@@ -5,6 +5,7 @@
 #include "kernels/cpu/linear_internal.h"
 #include "kernels/cpu/ops_internal.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/vectors.h"
 
 namespace latchd::cpu {
 namespace {

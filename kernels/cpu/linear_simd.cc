@@ -7,7 +7,7 @@
 
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
-#include "kernels/cpu/dot-inl.h"
+#include "kernels/cpu/load-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace latchd::cpu {
@@ -23,17 +23,16 @@ void LoadInputAs(const LinearOp& op, const T* x, float* HWY_RESTRICT out) {
   // in ops.h.
   VF scale = hn::Set(df, 1.0f);
   if (op.norm_weight != nullptr) {
-    VF squares[2] = {hn::Zero(df), hn::Zero(df)};
+    VF squares = hn::Zero(df);
     for (size_t i = 0; i < whole; i += lanes) {
       const VF v = LoadF32(df, x + i);
-      VF& sum = squares[(i / lanes) % 2];
-      sum = hn::MulAdd(v, v, sum);
+      squares = hn::MulAdd(v, v, squares);
     }
     if (whole < k) {
       const VF v = LoadTail(df, x + whole, k - whole);
-      squares[0] = hn::MulAdd(v, v, squares[0]);
+      squares = hn::MulAdd(v, v, squares);
     }
-    const float mean = Sum(df, hn::Add(squares[0], squares[1])) / static_cast<float>(k);
+    const float mean = Sum(df, squares) / static_cast<float>(k);
     scale = hn::Set(df, 1.0f / std::sqrt(mean + op.norm_eps));
   }
   const auto scaled = [&](VF v, size_t i, size_t count) HWY_ATTR {
@@ -61,47 +60,6 @@ void LoadInputT(const LinearOp& op, int64_t row, float* out) {
   }
 }
 
-template <class T>
-void LinearBlockAs(const WeightView& weight, int64_t begin, int64_t columns, const float* x,
-                   int64_t rows, float* products) {
-  const size_t k = static_cast<size_t>(weight.k);
-  const T* w = static_cast<const T*>(weight.data) + static_cast<size_t>(begin) * k;
-  DotBlock(x, k, static_cast<size_t>(rows), w, k, static_cast<size_t>(columns), k, products,
-           static_cast<size_t>(kBlockColumns));
-}
-
-void LinearBlockT(const WeightView& weight, int64_t begin, int64_t columns, const float* x,
-                  int64_t rows, float* products) {
-  switch (weight.dtype) {
-    case DType::kF32: return LinearBlockAs<float>(weight, begin, columns, x, rows, products);
-    case DType::kF16:
-      return LinearBlockAs<hwy::float16_t>(weight, begin, columns, x, rows, products);
-    case DType::kBF16:
-      return LinearBlockAs<hwy::bfloat16_t>(weight, begin, columns, x, rows, products);
-  }
-}
-
-template <class T>
-void WidenAs(const T* source, float* HWY_RESTRICT out, size_t count) {
-  const DF df;
-  const size_t lanes = hn::Lanes(df);
-  size_t i = 0;
-  for (; i + lanes <= count; i += lanes) hn::StoreU(LoadF32(df, source + i), df, out + i);
-  if (i < count) {
-    HWY_ALIGN float tail[hn::MaxLanes(DF())];
-    hn::Store(LoadTail(df, source + i, count - i), df, tail);
-    std::memcpy(out + i, tail, (count - i) * sizeof(float));
-  }
-}
-
-void WidenT(DType dtype, const void* source, float* out, size_t count) {
-  switch (dtype) {
-    case DType::kF32: return WidenAs(static_cast<const float*>(source), out, count);
-    case DType::kF16: return WidenAs(static_cast<const hwy::float16_t*>(source), out, count);
-    case DType::kBF16: return WidenAs(static_cast<const hwy::bfloat16_t*>(source), out, count);
-  }
-}
-
 void SiluMulT(float* z, int64_t columns) {
   const hn::CappedTag<float, 8> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -124,21 +82,10 @@ HWY_AFTER_NAMESPACE();
 namespace latchd::cpu {
 
 HWY_EXPORT(LoadInputT);
-HWY_EXPORT(LinearBlockT);
-HWY_EXPORT(WidenT);
 HWY_EXPORT(SiluMulT);
 
 void LoadInput(const LinearOp& op, int64_t row, float* out) {
   HWY_DYNAMIC_DISPATCH(LoadInputT)(op, row, out);
-}
-
-void LinearBlock(const WeightView& weight, int64_t begin, int64_t columns, const float* x,
-                 int64_t rows, float* products) {
-  HWY_DYNAMIC_DISPATCH(LinearBlockT)(weight, begin, columns, x, rows, products);
-}
-
-void Widen(DType dtype, const void* source, float* out, size_t count) {
-  HWY_DYNAMIC_DISPATCH(WidenT)(dtype, source, out, count);
 }
 
 void SiluMul(float* z, int64_t columns) { HWY_DYNAMIC_DISPATCH(SiluMulT)(z, columns); }

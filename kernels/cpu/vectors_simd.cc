@@ -1,48 +1,20 @@
-// Per-target include guard: foreach_target.h includes this once for each instruction set.
-#if defined(LATCHD_KERNELS_CPU_DOT_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef LATCHD_KERNELS_CPU_DOT_INL_H_
-#undef LATCHD_KERNELS_CPU_DOT_INL_H_
-#else
-#define LATCHD_KERNELS_CPU_DOT_INL_H_
-#endif
-
-#include <cmath>
-#include <cstring>
 #include <type_traits>
 
+#include "kernels/cpu/simd_targets.h"
+#include "kernels/cpu/vectors.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/vectors_simd.cc"
+#include "hwy/foreach_target.h"  // must come before highway.h
+
 #include "hwy/highway.h"
+#include "kernels/cpu/load-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace latchd::cpu {
 namespace HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
-using DF = hn::ScalableTag<float>;
-using VF = hn::Vec<DF>;
-
-HWY_INLINE VF LoadF32(DF df, const float* p) { return hn::LoadU(df, p); }
-HWY_INLINE VF LoadF32(DF df, const hwy::float16_t* p) {
-  return hn::PromoteTo(df, hn::LoadU(hn::Rebind<hwy::float16_t, DF>(), p));
-}
-HWY_INLINE VF LoadF32(DF df, const hwy::bfloat16_t* p) {
-  return hn::PromoteTo(df, hn::LoadU(hn::Rebind<hwy::bfloat16_t, DF>(), p));
-}
-
-// The first `count` < Lanes elements, zeros after them. Goes through a buffer, so that nothing past
-// them is read.
-template <class T>
-HWY_INLINE VF LoadTail(DF df, const T* p, size_t count) {
-  HWY_ALIGN T padded[hn::MaxLanes(DF())] = {};
-  std::memcpy(padded, p, count * sizeof(T));
-  return LoadF32(df, padded);
-}
-
-HWY_INLINE float Sum(DF df, VF v) { return hn::GetLane(hn::SumOfLanes(df, v)); }
-
-// out[r * out_stride + j] = dot(x row r, w row j) over k elements, for kRows x kColumns pairs at
-// once: a weight is loaded and converted once for all rows. Each pair has its own accumulator and
-// adds in the order of k, so its result does not depend on kRows or kColumns, bit for bit. x is
-// f32, w any type.
+// See vectors.h. One tile of kRows x kColumns accumulators.
 template <int kRows, int kColumns, class T>
 HWY_INLINE void DotTile(const float* HWY_RESTRICT x, size_t x_stride, const T* HWY_RESTRICT w,
                         size_t w_stride, size_t k, float* HWY_RESTRICT out, size_t out_stride) {
@@ -88,8 +60,6 @@ HWY_INLINE void DotColumns(const float* x, size_t x_stride, const T* w, size_t w
   }
 }
 
-// The same for any numbers of rows and columns. Keep `columns` small enough that their weights stay
-// in the L1 cache while groups of rows go over them.
 template <class T>
 HWY_NOINLINE void DotBlock(const float* x, size_t x_stride, size_t rows, const T* w,
                            size_t w_stride, size_t columns, size_t k, float* out,
@@ -108,8 +78,60 @@ HWY_NOINLINE void DotBlock(const float* x, size_t x_stride, size_t rows, const T
   group(std::integral_constant<int, 1>());
 }
 
+void DotT(DType dtype, const float* x, size_t x_stride, size_t rows, const void* w, size_t w_stride,
+          size_t columns, size_t k, float* out, size_t out_stride) {
+  const auto dot = [&](const auto* typed) HWY_ATTR {
+    DotBlock(x, x_stride, rows, typed, w_stride, columns, k, out, out_stride);
+  };
+  switch (dtype) {
+    case DType::kF32: return dot(static_cast<const float*>(w));
+    case DType::kF16: return dot(static_cast<const hwy::float16_t*>(w));
+    case DType::kBF16: return dot(static_cast<const hwy::bfloat16_t*>(w));
+  }
+}
+
+template <class T>
+void WidenAs(const T* source, float* HWY_RESTRICT out, size_t count) {
+  const DF df;
+  const size_t lanes = hn::Lanes(df);
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) hn::StoreU(LoadF32(df, source + i), df, out + i);
+  if (i < count) {
+    HWY_ALIGN float tail[hn::MaxLanes(DF())];
+    hn::Store(LoadTail(df, source + i, count - i), df, tail);
+    std::memcpy(out + i, tail, (count - i) * sizeof(float));
+  }
+}
+
+void WidenT(DType dtype, const void* source, float* out, size_t count) {
+  switch (dtype) {
+    case DType::kF32: return WidenAs(static_cast<const float*>(source), out, count);
+    case DType::kF16: return WidenAs(static_cast<const hwy::float16_t*>(source), out, count);
+    case DType::kBF16: return WidenAs(static_cast<const hwy::bfloat16_t*>(source), out, count);
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace latchd::cpu
 HWY_AFTER_NAMESPACE();
 
+#if HWY_ONCE
+namespace latchd::cpu {
+
+HWY_EXPORT(DotT);
+HWY_EXPORT(WidenT);
+
+void Dot(DType dtype, const float* x, int64_t x_stride, int64_t rows, const void* w,
+         int64_t w_stride, int64_t columns, int64_t k, float* out, int64_t out_stride) {
+  HWY_DYNAMIC_DISPATCH(DotT)
+  (dtype, x, static_cast<size_t>(x_stride), static_cast<size_t>(rows), w,
+   static_cast<size_t>(w_stride), static_cast<size_t>(columns), static_cast<size_t>(k), out,
+   static_cast<size_t>(out_stride));
+}
+
+void Widen(DType dtype, const void* source, float* out, size_t count) {
+  HWY_DYNAMIC_DISPATCH(WidenT)(dtype, source, out, count);
+}
+
+}  // namespace latchd::cpu
 #endif
