@@ -80,7 +80,9 @@ def main() -> int:
     new = sorted(numbers.keys() - locked.keys())
     if "--write" in sys.argv and not errors:
         everything = sorted((locked | numbers).items())
-        head = "# Every field and enum value that was ever released; see scripts/lib/proto_check.py.\n"
+        head = (
+            "# Every field and enum value that was ever released; see scripts/lib/proto_check.py.\n"
+        )
         LOCK.write_text(head + "".join(f"{k} = {v}\n" for k, v in everything))
     elif new:
         errors.append(f"{len(new)} not in {LOCK}, e.g. {new[0]}: run proto_check.py --write")
