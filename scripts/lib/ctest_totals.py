@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""ctest_totals.py FILE...: adds up JUnit files of `ctest --output-junit`; prints "PASSED FAILED SKIPPED".
+"""ctest_totals.py FILE...: adds up `ctest --output-junit`; prints "PASSED FAILED SKIPPED".
 
 The names of failed tests go to stderr. A file that is missing or broken counts as one failure: a
 test run that crashed must not read as zero failures.

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """proto_check.py [--write]: the .proto files compile, and no field was ever renumbered.
 
-scripts/proto_fields.txt holds every field and enum value with its number. One that is there may not change
-its number, and one that is removed must be reserved. --write adds what is new to that file.
+scripts/proto_fields.txt holds every field and enum value with its number. One that is there may
+not change its number, and one that is removed must be reserved. --write adds what is new.
 """
 
 import re

@@ -25,8 +25,8 @@ PROMPTS = {
     "facts": "The capital of France is",
     "code": "def fibonacci(n):\n    ",
     "numbers": "In 1969, two people walked on the Moon for 2 hours and 31 minutes. Before that, ",
-    "chat": "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face"
-    "<|im_end|>\n<|im_start|>user\nWhy is the sky blue?<|im_end|>\n<|im_start|>assistant\n",
+    "chat": "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging "
+    "Face<|im_end|>\n<|im_start|>user\nWhy is the sky blue?<|im_end|>\n<|im_start|>assistant\n",
 }
 LAYER_NAMES = {
     "attn_norm": "input_layernorm",

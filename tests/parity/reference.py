@@ -11,8 +11,8 @@ def greedy(model, prompt_ids: list[int], count: int) -> dict:
     """Decodes `count` tokens, EOS or not.
 
     Returns last_logits [vocab] of the last prompt position, greedy_ids [count], and min_gap: the
-    smallest distance between the best and the second logit. A port whose logits are off by less than
-    half of it must choose the same tokens.
+    smallest distance between the best and the second logit. A port whose logits are off by less
+    than half of it must choose the same tokens.
     """
     output = model(torch.tensor([prompt_ids]), use_cache=True)
     last = output.logits[0, -1]

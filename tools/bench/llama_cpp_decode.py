@@ -1,7 +1,7 @@
-"""llama_cpp_decode.py MODEL.gguf THREADS PROMPT_IDS COUNT RUNS: greedy decode by llama.cpp, as JSON lines.
+"""llama_cpp_decode.py MODEL.gguf THREADS PROMPT_IDS COUNT RUNS: greedy decode by llama.cpp.
 
-Uses the C API through llama-cpp-python's ctypes declarations, so that no Python of its own is
-between two tokens but one argmax. Needs llama-cpp-python and numpy.
+Prints one JSON object a run. Uses the C API through the ctypes declarations of llama-cpp-python, so
+that no Python of its own is between two tokens but one argmax. Needs llama-cpp-python and numpy.
 """
 
 import ctypes

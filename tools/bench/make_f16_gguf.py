@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""make_f16_gguf.py IN.gguf OUT.gguf: the same model with its matrices as F16 and its vectors as F32.
+"""make_f16_gguf.py IN.gguf OUT.gguf: the same model with F16 matrices and F32 vectors.
 
-Metadata is copied. So two programs can be compared on one file whose weights neither has to dequantise.
+Metadata is copied. So two programs can be compared on one file that neither has to dequantise.
 Needs gguf and numpy.
 """
 

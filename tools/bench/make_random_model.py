@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """make_random_model.py SHAPE OUT [--layers N]: a Llama of a known shape with random bf16 weights.
 
-SHAPE is 1b (Llama-3.2-1B), 8b (Llama-3.1-8B) or 135m (SmolLM2). No tokenizer: the daemon then serves
-token ids. Needs numpy; writes about as many bytes as twice the parameters.
+SHAPE is 1b (Llama-3.2-1B), 8b (Llama-3.1-8B) or 135m (SmolLM2). No tokenizer: the daemon then
+serves token ids. Needs numpy; writes two bytes a parameter.
 """
 
 import argparse
