@@ -1,0 +1,8 @@
+#include "kernels/cuda/gqa/decode_kernel.cuh"
+
+namespace latchd::cuda {
+
+OpStatus RunDecodeF32(const AttendParams& p, void* stream) { return RunDecode<float>(p, stream); }
+OpStatus PrepareDecodeF32() { return PrepareDecode<float>(); }
+
+}  // namespace latchd::cuda
