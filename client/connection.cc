@@ -58,9 +58,7 @@ absl::StatusOr<std::shared_ptr<Connection>> Connection::Open(const std::string& 
   }
   auto channel = grpc::CreateCustomChannel(address, Credentials(options), Arguments(options));
   if (!WaitUntilReady(*channel, absl::Now() + options.connect_timeout, options.wait_for_server)) {
-    return absl::UnavailableError("cannot connect to " + address + " within " +
-                                  absl::FormatDuration(options.connect_timeout) +
-                                  ": is latchd running there?");
+    return absl::UnavailableError("cannot connect to " + address + ": is latchd running there?");
   }
   auto stub = v1::DecodeService::NewStub(channel);
   return std::shared_ptr<Connection>(new Connection(options, std::move(stub)));
