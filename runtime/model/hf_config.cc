@@ -186,16 +186,17 @@ absl::StatusOr<ModelConfig> ParseHfConfig(const std::string& file, const nlohman
   out.output_bias = attention_bias;
   out.mlp_bias = traits.mlp_bias_key && fields.Bool("mlp_bias", false);
   out.qk_norm = traits.qk_norm;
-  if (fields.status().ok() && traits.head_dim_default == 0 && !fields.Has("head_dim") &&
-      (out.q_heads < 1 || out.hidden % out.q_heads != 0)) {
-    fields.Fail("num_attention_heads",
-                absl::StrCat("a divisor of hidden_size ", out.hidden, ", as head_dim is absent"),
-                absl::StrCat(out.q_heads));
-  }
   if (!fields.status().ok()) return fields.status();
-  const int64_t head_dim_default =
-      traits.head_dim_default > 0 ? traits.head_dim_default : out.hidden / out.q_heads;
-  out.head_dim = fields.Int("head_dim", head_dim_default);
+  if (traits.head_dim_default > 0 || fields.Has("head_dim")) {
+    out.head_dim = fields.Int("head_dim", traits.head_dim_default);
+  } else if (out.q_heads >= 1 && out.hidden % out.q_heads == 0) {
+    out.head_dim = out.hidden / out.q_heads;
+  } else {
+    return Malformed(
+        file, "num_attention_heads",
+        absl::StrCat("a divisor of hidden_size ", out.hidden, ", as head_dim is absent"),
+        absl::StrCat(out.q_heads));
+  }
 
   const std::string activation = fields.Text("hidden_act", "silu");
   if (activation != "silu") {
