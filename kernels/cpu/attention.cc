@@ -32,7 +32,7 @@ OpStatus Check(const AttentionOp& op) {
 
 // Decode workspace: for each (row, q head, split) a Partial, then all accumulators.
 int64_t DecodePartials(const AttentionOp& op) {
-  return int64_t{op.rows} * op.q_heads * PlanSplits(0, std::max(op.max_total, 1)).splits;
+  return int64_t{op.rows} * op.q_heads * MaxSplitsFor(op.max_total);
 }
 size_t PartialBytes(const AttentionOp& op) {
   return Align64(static_cast<size_t>(DecodePartials(op)) * sizeof(Partial));
@@ -65,7 +65,7 @@ void Finish(const AttentionOp& op, int64_t row, int32_t q_head, Partial* partial
 void Decode(const AttentionOp& op) {
   const KvView& kv = op.kv;
   const int32_t group = op.q_heads / kv.kv_heads;
-  const int32_t bound = PlanSplits(0, std::max(op.max_total, 1)).splits;
+  const int32_t bound = MaxSplitsFor(op.max_total);
   auto* partials = static_cast<Partial*>(op.workspace);
   auto* accumulators =
       reinterpret_cast<float*>(static_cast<char*>(op.workspace) + PartialBytes(op));

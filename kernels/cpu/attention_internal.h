@@ -33,6 +33,12 @@ inline SplitPlan PlanSplits(int32_t first, int32_t total) {
   return {first, tokens, (length + tokens - 1) / tokens};
 }
 
+// The most splits of any length up to max_total. Not PlanSplits(0, max_total).splits: where splits
+// begin to grow longer, a longer row has fewer of them.
+inline int32_t MaxSplitsFor(int32_t max_total) {
+  return std::clamp((max_total + kDecodeKeys - 1) / kDecodeKeys, 1, kMaxSplits);
+}
+
 // Result of one split for one query head: `acc` [head_dim] is the sum of exp(score - state.max) *
 // value.
 struct Partial {

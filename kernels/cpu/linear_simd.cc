@@ -64,11 +64,13 @@ void SiluMulT(float* z, int64_t columns) {
   const hn::CappedTag<float, 8> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const auto one = hn::Set(d, 1.0f);
+  const auto limit = hn::Set(d, 88.0f);  // Exp is not defined far above it; silu(-88) is 0 already
   for (int64_t group = 0; group < columns; group += 16) {
     for (int64_t j = 0; j < 8; j += lanes) {
       const auto gate = hn::LoadU(d, z + group + j);
       const auto up = hn::LoadU(d, z + group + 8 + j);
-      const auto silu = hn::Div(gate, hn::Add(one, hn::Exp(d, hn::Neg(gate))));
+      const auto exponent = hn::Min(hn::Neg(gate), limit);
+      const auto silu = hn::Div(gate, hn::Add(one, hn::Exp(d, exponent)));
       hn::StoreU(hn::Mul(silu, up), d, z + group / 2 + j);
     }
   }

@@ -14,68 +14,71 @@ HWY_BEFORE_NAMESPACE();
 namespace latchd::cpu {
 namespace HWY_NAMESPACE {
 
-// See vectors.h. One tile of kRows x kColumns accumulators.
+// out[r * out_stride + j] = dot(x row r, w row j) for kRows x kColumns pairs. Each pair has two
+// accumulators, which hide most of an FMA's latency; other pairs, or the next weight rows that a
+// CPU starts early, hide the rest.
 template <int kRows, int kColumns, class T>
 HWY_INLINE void DotTile(const float* HWY_RESTRICT x, size_t x_stride, const T* HWY_RESTRICT w,
                         size_t w_stride, size_t k, float* HWY_RESTRICT out, size_t out_stride) {
   const DF df;
   const size_t lanes = hn::Lanes(df);
-  VF sums[kRows][kColumns];
+  VF even[kRows][kColumns], odd[kRows][kColumns];
   for (int r = 0; r < kRows; ++r) {
-    for (int j = 0; j < kColumns; ++j) sums[r][j] = hn::Zero(df);
+    for (int j = 0; j < kColumns; ++j) even[r][j] = odd[r][j] = hn::Zero(df);
   }
-  size_t i = 0;
-  for (; i + lanes <= k; i += lanes) {
-    for (int j = 0; j < kColumns; ++j) {
-      const VF wv = LoadF32(df, w + j * w_stride + i);
-      for (int r = 0; r < kRows; ++r) {
-        sums[r][j] = hn::MulAdd(hn::LoadU(df, x + r * x_stride + i), wv, sums[r][j]);
-      }
-    }
-  }
-  if (i < k) {
-    for (int j = 0; j < kColumns; ++j) {
-      const VF wv = LoadTail(df, w + j * w_stride + i, k - i);
-      for (int r = 0; r < kRows; ++r) {
-        sums[r][j] = hn::MulAdd(LoadTail(df, x + r * x_stride + i, k - i), wv, sums[r][j]);
-      }
-    }
-  }
-  for (int r = 0; r < kRows; ++r) {
-    for (int j = 0; j < kColumns; ++j) out[r * out_stride + j] = Sum(df, sums[r][j]);
-  }
-}
-
-template <int kRows, class T>
-HWY_INLINE void DotColumns(const float* x, size_t x_stride, const T* w, size_t w_stride,
-                           size_t columns, size_t k, float* out, size_t out_stride) {
-  // Enough independent sums to hide the latency of an FMA, few enough to stay in registers.
-  constexpr int kColumns = kRows >= 8 ? 2 : 4;
-  size_t j = 0;
-  for (; j + kColumns <= columns; j += kColumns) {
-    DotTile<kRows, kColumns>(x, x_stride, w + j * w_stride, w_stride, k, out + j, out_stride);
-  }
-  for (; j < columns; ++j) {
-    DotTile<kRows, 1>(x, x_stride, w + j * w_stride, w_stride, k, out + j, out_stride);
-  }
-}
-
-template <class T>
-HWY_NOINLINE void DotBlock(const float* x, size_t x_stride, size_t rows, const T* w,
-                           size_t w_stride, size_t columns, size_t k, float* out,
-                           size_t out_stride) {
-  size_t r = 0;
-  const auto group = [&](auto size) HWY_ATTR {
-    constexpr int kRows = decltype(size)::value;
-    for (; r + kRows <= rows; r += kRows) {
-      DotColumns<kRows>(x + r * x_stride, x_stride, w, w_stride, columns, k, out + r * out_stride,
-                        out_stride);
+  const auto add = [&](VF(&sums)[kRows][kColumns], size_t i, auto load) HWY_ATTR {
+    VF weights[kColumns];
+    for (int j = 0; j < kColumns; ++j) weights[j] = load(w + j * w_stride + i);
+    for (int r = 0; r < kRows; ++r) {
+      const VF v = load(x + r * x_stride + i);
+      for (int j = 0; j < kColumns; ++j) sums[r][j] = hn::MulAdd(v, weights[j], sums[r][j]);
     }
   };
-  group(std::integral_constant<int, 8>());
-  group(std::integral_constant<int, 4>());
-  group(std::integral_constant<int, 2>());
-  group(std::integral_constant<int, 1>());
+  const auto whole = [&](const auto* p) HWY_ATTR { return LoadF32(df, p); };
+  size_t i = 0;
+  for (; i + 2 * lanes <= k; i += 2 * lanes) {
+    add(even, i, whole);
+    add(odd, i + lanes, whole);
+  }
+  if (i + lanes <= k) {
+    add(even, i, whole);
+    i += lanes;
+  }
+  if (i < k) add(odd, i, [&](const auto* p) HWY_ATTR { return LoadTail(df, p, k - i); });
+  for (int r = 0; r < kRows; ++r) {
+    for (int j = 0; j < kColumns; ++j)
+      out[r * out_stride + j] = Sum(df, hn::Add(even[r][j], odd[r][j]));
+  }
+}
+
+// One or two rows wait for memory: they read weight rows one after the other, because several at
+// once (tried: 4) are several streams inside one page, which the hardware prefetchers do not
+// follow, and took three times as long. Four rows are bound by arithmetic: two weight rows share
+// each load of x.
+template <class T>
+HWY_INLINE void DotBlock(const float* x, size_t x_stride, size_t rows, const T* w, size_t w_stride,
+                         size_t columns, size_t k, float* out, size_t out_stride) {
+  size_t r = 0;
+  const auto group = [&](auto row_count, auto column_count) HWY_ATTR {
+    constexpr int kRows = decltype(row_count)::value;
+    constexpr int kColumns = decltype(column_count)::value;
+    for (; r + kRows <= rows; r += kRows) {
+      const float* xr = x + r * x_stride;
+      float* o = out + r * out_stride;
+      size_t j = 0;
+      for (; j + kColumns <= columns; j += kColumns) {
+        DotTile<kRows, kColumns>(xr, x_stride, w + j * w_stride, w_stride, k, o + j, out_stride);
+      }
+      for (; j < columns; ++j)
+        DotTile<kRows, 1>(xr, x_stride, w + j * w_stride, w_stride, k, o + j, out_stride);
+    }
+  };
+  using One = std::integral_constant<int, 1>;
+  using Two = std::integral_constant<int, 2>;
+  using Four = std::integral_constant<int, 4>;
+  group(Four(), Two());
+  group(Two(), One());
+  group(One(), One());
 }
 
 void DotT(DType dtype, const float* x, size_t x_stride, size_t rows, const void* w, size_t w_stride,
