@@ -30,7 +30,10 @@ class Normalizer {
  public:
   using Step = std::variant<UnicodeForm, PrependNormalizer, ReplaceNormalizer, StripNormalizer>;
 
-  void Add(Step step) { steps_.push_back(std::move(step)); }
+  template <typename Kind>  // one of Step's
+  void Add(Kind step) {
+    steps_.emplace_back(std::in_place_type<Kind>, std::move(step));
+  }
   bool empty() const { return steps_.empty(); }
   // Changes `text` in place. REQUIRES: well-formed UTF-8. RESOURCE_EXHAUSTED: see Pattern.
   absl::Status Apply(std::string* text) const;

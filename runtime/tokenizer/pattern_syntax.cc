@@ -12,6 +12,8 @@ constexpr size_t npos = std::string_view::npos;
 
 // Oniguruma's Unicode \w (UTS #18 "word"); PCRE2 10.42's has no marks and no connectors but "_".
 constexpr std::string_view kWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
+// Outside classes Oniguruma looks Latin-1 up in another table, in which these are word characters.
+constexpr std::string_view kLatin1Word = R"(\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE})";
 
 absl::Status Refuse(std::string_view what, size_t offset) {
   return absl::UnimplementedError(
@@ -53,7 +55,8 @@ class Translator {
   absl::Status Escape() {
     if (i_ + 1 == in_.size())
       return absl::InvalidArgumentError("the pattern ends with a backslash");
-    const std::string word(kWord);
+    const std::string word =
+        absl::StrCat(std::string(kWord), in_class_ ? "" : std::string(kLatin1Word));
     switch (in_[i_ + 1]) {
       // PCRE2's \s also takes U+180E, Oniguruma's does not.
       case 's': Replace(2, R"(\p{White_Space})"); break;

@@ -55,7 +55,10 @@ class PreTokenizer {
  public:
   using Step = std::variant<SplitStep, ByteLevelStep, MetaspaceStep>;
 
-  void Add(Step step) { steps_.push_back(std::move(step)); }
+  template <typename Kind>  // one of Step's
+  void Add(Kind step) {
+    steps_.emplace_back(std::in_place_type<Kind>, std::move(step));
+  }
   // RESOURCE_EXHAUSTED: see Pattern.
   absl::Status Apply(WordList* list) const;
 

@@ -98,13 +98,15 @@ absl::Status TextTokenizer::AddAdded(const AddedToken& token) {
     return absl::InvalidArgumentError(absl::StrCat("added token '", token.content, "': its id ",
                                                    token.id, " belongs to another token"));
   }
-  table_[token.id] = {token.content, token.special};
-  if (!token.normalized || parts_.normalizer.empty()) {
-    return raw_matcher_.Add(token, token.content);
-  }
+  // A normalized token stands for its normalized text, as in the `tokenizers` package.
   std::string content = token.content;
-  absl::Status status = parts_.normalizer.Apply(&content);
-  return status.ok() ? normalized_matcher_.Add(token, content) : status;
+  const bool normalize = token.normalized && !parts_.normalizer.empty();
+  if (normalize) {
+    absl::Status status = parts_.normalizer.Apply(&content);
+    if (!status.ok()) return status;
+  }
+  table_[token.id] = {parts_.decoder.AddedTokenBytes(content), token.special};
+  return (normalize ? normalized_matcher_ : raw_matcher_).Add(token, content);
 }
 
 absl::StatusOr<std::vector<int32_t>> TextTokenizer::Encode(std::string_view text,

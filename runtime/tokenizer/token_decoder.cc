@@ -50,4 +50,12 @@ std::string TokenDecoder::Bytes(std::string_view token) const {
   return bytes;
 }
 
+std::string TokenDecoder::AddedTokenBytes(std::string_view content) const {
+  std::string bytes(content);
+  for (const Step& step : steps_) {
+    if (const auto* replace = std::get_if<Replace>(&step)) bytes = Apply(*replace, bytes);
+  }
+  return bytes;
+}
+
 }  // namespace latchd

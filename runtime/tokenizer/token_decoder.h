@@ -19,11 +19,16 @@ class TokenDecoder {
   struct ByteLevel {};     // GPT-2's byte alphabet
   using Step = std::variant<Replace, ByteFallback, ByteLevel>;
 
-  void Add(Step step) { steps_.push_back(std::move(step)); }
+  template <typename Kind>  // one of Step's
+  void Add(Kind step) {
+    steps_.emplace_back(std::in_place_type<Kind>, std::move(step));
+  }
   void StripLeadingSpace() { strips_leading_space_ = true; }
 
   // The bytes that a vocabulary entry stands for.
   std::string Bytes(std::string_view token) const;
+  // The same for an added token, which is text and no byte alphabet.
+  std::string AddedTokenBytes(std::string_view content) const;
   // SentencePiece puts a blank before the text; decoding takes it away again.
   bool strips_leading_space() const { return strips_leading_space_; }
 
