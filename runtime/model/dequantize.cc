@@ -6,6 +6,10 @@
 
 #include "kernels/api/convert.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 // Block layouts follow ggml-common.h, arithmetic follows dequantize_row_* of ggml-quants.c in order
 // of operations, so that results equal ggml's bit for bit. Bytes are read one by one or by memcpy:
 // blocks have odd sizes and no alignment.
@@ -168,6 +172,32 @@ void DequantizeWords(DType type, const void* source, int64_t elements, float* ou
   }
 }
 
+// f32 to f16 with the CPU's instruction where it has one: GCC does not vectorise the portable loop,
+// which then takes most of a load. Both give the same bits. Compiling all loops here for AVX2 as
+// well was tried and gained nothing.
+#if defined(__x86_64__)
+__attribute__((target("avx2,f16c"))) void NarrowF16c(const float* in, uint16_t* out, int64_t n) {
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const __m128i half = _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), half);
+  }
+  for (; i < n; ++i) out[i] = F32ToF16(in[i]);
+}
+#endif
+
+void Narrow(DType as, const float* in, uint16_t* out, int64_t n) {
+#if defined(__x86_64__)
+  // Every CPU with AVX2 has F16C, whose name clang 14's builtin does not know.
+  static const bool has_f16c = __builtin_cpu_supports("avx2");
+  if (as == DType::kF16 && has_f16c) {
+    NarrowF16c(in, out, n);
+    return;
+  }
+#endif
+  ConvertFromF32(as, in, out, static_cast<size_t>(n));
+}
+
 bool IsPlainCopy(StorageType type, DType as) {
   return (type == StorageType::kF32 && as == DType::kF32) ||
          (type == StorageType::kF16 && as == DType::kF16) ||
@@ -211,7 +241,7 @@ void DequantizeAs(StorageType type, const void* source, int64_t elements, DType 
   for (int64_t i = 0; i < elements; i += kChunkElements) {
     const int64_t n = std::min(kChunkElements, elements - i);
     Dequantize(type, bytes + i / traits.block_elements * traits.block_bytes, n, chunk);
-    ConvertFromF32(as, chunk, words + i, static_cast<size_t>(n));
+    Narrow(as, chunk, words + i, n);
   }
 }
 

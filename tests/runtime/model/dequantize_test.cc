@@ -89,6 +89,22 @@ TEST(DequantizeTest, ReadsAnyAlignmentAndAnyLength) {
   }
 }
 
+TEST(DequantizeTest, NarrowingTakesThePathOfTheCpuWithTheSameBits) {
+  std::mt19937 random(std::random_device{}());
+  std::vector<float> values = {0.0f,   -0.0f, 65519.0f, 65520.0f,  1e-8f,
+                               -6e-5f, 3e-8f, INFINITY, -INFINITY, NAN};
+  for (int i = 0; i < 10007; ++i) {  // any bits: every exponent, subnormals, NaN payloads
+    const auto bits = static_cast<uint32_t>(random());
+    float value;
+    std::memcpy(&value, &bits, sizeof(value));
+    values.push_back(value);
+  }
+  std::vector<uint16_t> out(values.size());
+  DequantizeAs(StorageType::kF32, values.data(), static_cast<int64_t>(values.size()), DType::kF16,
+               out.data());
+  for (size_t i = 0; i < values.size(); ++i) ASSERT_EQ(out[i], F32ToF16(values[i])) << values[i];
+}
+
 TEST(DequantizeTest, KeepsInfinityAndNanOfHalfScales) {
   std::string block(34, '\1');
   const uint16_t infinity = 0x7c00;
