@@ -6,7 +6,7 @@
 namespace latchd::cpu {
 namespace {
 
-constexpr int32_t kMaxGroup = 128;
+constexpr int32_t kMaxGroup = 128;  // of the stack buffer in Decode
 constexpr int32_t kMaxHeadDim = 1024;
 
 OpStatus Check(const AttentionOp& op) {
@@ -62,6 +62,7 @@ void Finish(const AttentionOp& op, int64_t row, int32_t q_head, Partial* partial
 
 // Split-K: first every (row, KV head, split) on its own, then the splits of each query head in a
 // fixed order.
+// Items are taken in any order by any thread; what they add up is fixed by each row's own length.
 void Decode(const AttentionOp& op) {
   const KvView& kv = op.kv;
   const int32_t group = op.q_heads / kv.kv_heads;

@@ -7,9 +7,18 @@
 namespace latchd::cpu {
 namespace {
 
+// RMSNorm of one head (Qwen3 normalises each head of q and k on its own).
 void NormHead(const float* x, const float* weight, float eps, int32_t head_dim, float* out) {
+  // Eight partial sums, because one alone would wait for each addition before the next.
+  constexpr int32_t kLanes = 8;
+  float sums[kLanes] = {};
+  int32_t whole = 0;
+  for (; whole + kLanes <= head_dim; whole += kLanes) {
+    for (int32_t l = 0; l < kLanes; ++l) sums[l] += x[whole + l] * x[whole + l];
+  }
   float sum = 0.0f;
-  for (int32_t i = 0; i < head_dim; ++i) sum += x[i] * x[i];
+  for (float partial : sums) sum += partial;
+  for (int32_t i = whole; i < head_dim; ++i) sum += x[i] * x[i];
   const float scale = 1.0f / std::sqrt(sum / static_cast<float>(head_dim) + eps);
   for (int32_t i = 0; i < head_dim; ++i) out[i] = x[i] * scale * weight[i];
 }
@@ -43,7 +52,7 @@ void PrepareHead(const AttentionPrepOp& op, const float* norm, int32_t position,
   if (op.cos != nullptr) Rotate(op, position, out);
 }
 
-constexpr int32_t kMaxHeadDim = 1024;
+constexpr int32_t kMaxHeadDim = 1024;  // of the stack buffer below; models use 32..256
 
 void PrepareRow(const AttentionPrepOp& op, int64_t r) {
   const RowMeta& meta = op.meta[r];
@@ -60,6 +69,7 @@ void PrepareRow(const AttentionPrepOp& op, int64_t r) {
   for (int32_t h = 0; h < op.q_heads; ++h) {
     PrepareHead(op, op.q_norm, meta.position, q + h * head_dim, q_out + h * head_dim);
   }
+  // Keys are rotated in f32 and rounded once, when they enter the cache.
   float rotated[kMaxHeadDim];
   for (int32_t h = 0; h < kv.kv_heads; ++h) {
     const size_t at = kv.Offset(meta.slot, h, meta.past) * element;

@@ -3,8 +3,11 @@
 namespace latchd {
 namespace {
 
+// The CPU computes in f32 throughout; only weights and KV are narrow, because only they are
+// streamed from memory.
 DType ActivationDType(DType) { return DType::kF32; }
 
+// Weights stay row-major: see pack.cc.
 size_t PackedBytes(DType dtype, int64_t n, int64_t k) {
   return static_cast<size_t>(n) * static_cast<size_t>(k) * SizeOf(dtype);
 }

@@ -4,6 +4,8 @@
 
 namespace latchd::cpu {
 
+// The history entry is written here, and not by the sampler, because only now is the token part of
+// the sequence: a sampled token that is never appended must not count for the penalties.
 OpStatus Embed(const EmbedOp& op, OpStream) {
   const size_t hidden = static_cast<size_t>(op.table.k);
   const size_t row_bytes = hidden * SizeOf(op.table.dtype);

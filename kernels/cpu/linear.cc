@@ -11,6 +11,7 @@ namespace {
 // weights.
 constexpr int64_t kFewRows = 8;
 
+// These are mistakes of ours, not of a client: shapes come from a model that was checked at load.
 OpStatus Check(const LinearOp& op) {
   if (op.weight.n <= 0 || op.weight.k <= 0) {
     return Invalid("linear: weight shape [" + std::to_string(op.weight.n) + ", " +
@@ -58,6 +59,7 @@ OpStatus Linear(const LinearOp& op, OpStream) {
   auto* x = static_cast<float*>(op.workspace);
   auto* live = reinterpret_cast<int32_t*>(static_cast<char*>(op.workspace) + InputBytes(op));
 
+  // Skipped rows are left out here, so that nothing below can read or write them.
   int64_t live_count = 0;
   for (int32_t r = 0; r < op.rows; ++r) {
     if (op.meta[r].slot >= 0) live[live_count++] = r;
@@ -81,6 +83,9 @@ OpStatus Linear(const LinearOp& op, OpStream) {
   return OpStatus::Ok();
 }
 
+// Threads share out blocks of 16 weight rows, each thread a contiguous range: memory is the limit,
+// and one long stream a thread is what reads fastest. Within a block all rows pass over weights
+// that are in the L1 cache by then.
 void LinearDecode(const LinearOp& op, const int32_t* live, int64_t live_count, float* x) {
   const int64_t n = op.weight.n;
   const int64_t k = op.weight.k;

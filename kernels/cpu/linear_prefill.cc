@@ -27,6 +27,9 @@ int64_t PrefillScratchFloats(const LinearOp& op) {
   return columns * op.weight.k + columns * op.rows;
 }
 
+// Each item converts a block of weight rows to f32 and multiplies all live rows with it, into the
+// thread's scratch; the epilogue then writes to the rows of y that are live. Blocks are cut by
+// shape alone, so threads do not change results.
 void LinearPrefill(const LinearOp& op, const int32_t* live, int64_t live_count, const float* x,
                    float* scratch, int threads) {
   UseSingleThreadedBlas();
