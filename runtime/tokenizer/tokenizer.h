@@ -72,8 +72,11 @@ class StreamingDetokenizer {
 };
 
 // Renders messages in the format the tokenizer's template names (ChatML, Llama 3, Llama 2 / Mistral
-// [INST]), with the opening of the assistant's turn at the end. UNIMPLEMENTED, saying what was
-// found, for another format.
+// [INST]), with the opening of the assistant's turn at the end. The template's default system
+// prompt (ChatML) is used when the first message is not the system's. BOS is part of the text where
+// the template writes it, so encode with add_special_tokens = false. INVALID_ARGUMENT: no messages,
+// an unknown role, or ([INST]) turns that do not alternate. UNIMPLEMENTED, saying what was found,
+// for another format.
 absl::StatusOr<std::string> ApplyChatTemplate(const Tokenizer& tokenizer,
                                               const std::vector<ChatMessage>& messages);
 
