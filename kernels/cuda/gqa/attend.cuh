@@ -53,14 +53,14 @@ struct Attend {
   static constexpr int kUnroll = kQueries >= 8 || sizeof(T) == 4 ? 2 : 4;  // keys in flight a lane set
   static constexpr int kThreads = kWarps * 32;
 
-  // Sums of all warps, for the merge at the end.
-  struct Shared {
+  struct alignas(16) Shared {
+    float q[kQueries][kTokenLanes * 8];  // scaled; zero beyond head_dim and for absent queries
+    // Sums of all warps, for the merge at the end.
     float acc[kWarps][kQueries][kTokenLanes * 8];
     SoftmaxState state[kWarps][kQueries];
   };
 
   Raw8<T> key[kUnroll], value[kUnroll];
-  float q[kQueries][8];
   float acc[kQueries][8];
   SoftmaxState state[kQueries];
 
@@ -92,21 +92,26 @@ struct Attend {
     for (int h = 0; h < kQueries; ++h) {
       state[h] = EmptySoftmax();
 #pragma unroll
-      for (int e = 0; e < 8; ++e) acc[h][e] = q[h][e] = 0.0f;
+      for (int e = 0; e < 8; ++e) acc[h][e] = 0.0f;
     }
   }
 
-  __device__ __forceinline__ void LoadQuery(int h, const float* from, int head_dim, float scale) {
-    if (Dim() >= head_dim) return;
-    const float4 a = __ldcg(reinterpret_cast<const float4*>(from + Dim()));
-    const float4 b = __ldcg(reinterpret_cast<const float4*>(from + Dim() + 4));
-    q[h][0] = a.x * scale, q[h][1] = a.y * scale, q[h][2] = a.z * scale, q[h][3] = a.w * scale;
-    q[h][4] = b.x * scale, q[h][5] = b.y * scale, q[h][6] = b.z * scale, q[h][7] = b.w * scale;
+  // Query vectors into shared memory: query(h) is the address of its [head_dim], or null. Ends with a
+  // barrier. Not registers: 32 of them are the difference between one and two kernels a
+  // multiprocessor.
+  template <typename Query>
+  static __device__ __forceinline__ void LoadQueries(Shared& shared, int head_dim, float scale, Query query) {
+    for (int i = threadIdx.x; i < kQueries * kTokenLanes * 8; i += kThreads) {
+      const int h = i / (kTokenLanes * 8), e = i % (kTokenLanes * 8);
+      const float* from = query(h);
+      shared.q[h][e] = from != nullptr && e < head_dim ? __ldcg(from + e) * scale : 0.0f;
+    }
+    __syncthreads();
   }
 
   // Takes the loaded keys into the state of each query h that sees them: visible(h, token).
   template <typename Visible>
-  __device__ __forceinline__ void Compute(int base, float softcap, Visible visible) {
+  __device__ __forceinline__ void Compute(const Shared& shared, int base, float softcap, Visible visible) {
     float score[kQueries][kUnroll];
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
@@ -115,9 +120,11 @@ struct Attend {
       const int token = base + i * kTokensPerPass + TokenSlot();
 #pragma unroll
       for (int h = 0; h < kQueries; ++h) {
-        float s = 0.0f;
-#pragma unroll
-        for (int e = 0; e < 8; ++e) s = fmaf(q[h][e], k[e], s);
+        const float4 a = *reinterpret_cast<const float4*>(&shared.q[h][Dim()]);
+        const float4 b = *reinterpret_cast<const float4*>(&shared.q[h][Dim() + 4]);
+        float s = a.x * k[0];
+        s = fmaf(a.y, k[1], s), s = fmaf(a.z, k[2], s), s = fmaf(a.w, k[3], s);
+        s = fmaf(b.x, k[4], s), s = fmaf(b.y, k[5], s), s = fmaf(b.z, k[6], s), s = fmaf(b.w, k[7], s);
         s = WarpSum<kTokenLanes>(s);
         if (softcap > 0.0f) s = softcap * tanhf(s / softcap);
         score[h][i] = visible(h, token) ? s : -INFINITY;

@@ -36,7 +36,7 @@ struct DecodeTraits {
 static __device__ unsigned tickets[kMaxTickets];
 
 template <typename T, int kTokenLanes, int kQueries>
-__global__ void __launch_bounds__(DecodeTraits<T, kTokenLanes, kQueries>::kWarps * 32)
+__global__ void __launch_bounds__(DecodeTraits<T, kTokenLanes, kQueries>::kWarps * 32, 2)
     AttentionDecodeKernel(const __grid_constant__ AttendParams p) {
   using Core = typename DecodeTraits<T, kTokenLanes, kQueries>::Core;
   __shared__ typename Core::Shared shared;
@@ -68,14 +68,11 @@ __global__ void __launch_bounds__(DecodeTraits<T, kTokenLanes, kQueries>::kWarps
   AllowNext();
   core.Load(op.kv, meta.slot, kv_head, begin, end, [&](int token) { return token == own; });
   const int64_t q_head0 = static_cast<int64_t>(r) * op.q_heads + kv_head * p.group + head0;
-#pragma unroll
-  for (int h = 0; h < kQueries; ++h) {
-    if (h < heads) core.LoadQuery(h, op.q + (q_head0 + h) * d, d, op.scale);
-  }
+  Core::LoadQueries(shared, d, op.scale, [&](int h) { return h < heads ? op.q + (q_head0 + h) * d : nullptr; });
   constexpr int kBatch = Core::kUnroll * Core::kTokensPerPass;
   for (int base = begin; base < end; base += kBatch) {
     if (base != begin) core.Load(op.kv, meta.slot, kv_head, base, end, [](int) { return true; });
-    core.Compute(base, op.softcap, [&](int, int token) { return token < end; });
+    core.Compute(shared, base, op.softcap, [&](int, int token) { return token < end; });
   }
   core.Reduce(shared);
 

@@ -58,15 +58,13 @@ __global__ void __launch_bounds__(kWarps * 32) AttentionPrefillKernel(const __gr
 
   Core core;
   core.Clear();
-#pragma unroll
-  for (int i = 0; i < kQueries; ++i) {
-    if (total_keys[i] == 0) continue;
-    const int64_t head = static_cast<int64_t>(row_of(i)) * op.q_heads + kv_head * p.group + head_of(i);
-    core.LoadQuery(i, op.q + head * d, d, op.scale);
-  }
+  Core::LoadQueries(shared, d, op.scale, [&](int i) -> const float* {
+    if (total_keys[i] == 0) return nullptr;
+    return op.q + (static_cast<int64_t>(row_of(i)) * op.q_heads + kv_head * p.group + head_of(i)) * d;
+  });
   for (int base = begin; base < end; base += Core::kUnroll * Core::kTokensPerPass) {
     core.Load(op.kv, slot, kv_head, base, end, [](int) { return true; });
-    core.Compute(base, op.softcap, [&](int i, int token) { return token >= first_key[i] && token < total_keys[i]; });
+    core.Compute(shared, base, op.softcap, [&](int i, int token) { return token >= first_key[i] && token < total_keys[i]; });
   }
   core.Reduce(shared);
   for (int j = threadIdx.x; j < kQueries * d; j += Core::kThreads) {
