@@ -188,7 +188,9 @@ OpStatus InitLinearPrefill() {
   if (OpStatus s = FromCuda(cudaGetDevice(&device), "cudaGetDevice"); !s.ok()) return s;
   if (device >= kMaxDevices) return Unsupported("CUDA device index " + std::to_string(device) + " is above 63");
   cublasLtHandle_t& handle = handles[static_cast<size_t>(device)];
-  if (handle == nullptr) LATCHD_CUBLAS(cublasLtCreate(&handle));
+  if (handle == nullptr) {
+    LATCHD_CUBLAS(cublasLtCreate(&handle));
+  }
   if (OpStatus s = Prepare("unpack", UnpackKernel); !s.ok()) return s;
   return Prepare("linear epilogue", EpilogueKernel);
 }
