@@ -114,11 +114,12 @@ class CpuDevice final : public Device {
   }
 
  protected:
-  // Anonymous mappings are zero-filled and take no memory until they are touched, so that a large KV pool costs what
-  // is used of it.
+  // Anonymous mappings are zero-filled and take no memory until they are touched, so that a large
+  // KV pool costs what is used of it.
   absl::StatusOr<void*> AllocateRaw(size_t bytes, MemoryKind) override {
     const size_t mapped = bytes == 0 ? 1 : bytes;
-    void* data = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* data = mmap(nullptr, mapped, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (data == MAP_FAILED) return absl::ResourceExhaustedError("out of memory");
     madvise(data, mapped, MADV_HUGEPAGE);
     sizes_[data] = mapped;
@@ -161,6 +162,8 @@ class CpuDevice final : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> CreateCpuDevice(int threads) { return std::make_unique<CpuDevice>(threads); }
+std::unique_ptr<Device> CreateCpuDevice(int threads) {
+  return std::make_unique<CpuDevice>(threads);
+}
 
 }  // namespace latchd

@@ -31,7 +31,9 @@ class Buffer {
   ~Buffer();
 
   template <typename T = void>
-  T* data() const { return static_cast<T*>(data_); }
+  T* data() const {
+    return static_cast<T*>(data_);
+  }
   size_t bytes() const { return bytes_; }
   const std::string& label() const { return label_; }
 
@@ -45,7 +47,8 @@ class Buffer {
   std::string label_;
 };
 
-// A recorded step: a CUDA graph, or on the CPU a list of calls with bound addresses. Replay with Device::Replay.
+// A recorded step: a CUDA graph, or on the CPU a list of calls with bound addresses. Replay with
+// Device::Replay.
 class Graph {
  public:
   virtual ~Graph() = default;
@@ -54,17 +57,18 @@ class Graph {
 };
 
 struct DeviceInfo {
-  std::string name;       // "NVIDIA H200", or the CPU's model name
-  std::string backend;    // "cpu", "cuda"
+  std::string name;     // "NVIDIA H200", or the CPU's model name
+  std::string backend;  // "cpu", "cuda"
   int index = 0;
   size_t total_bytes = 0;
   size_t free_bytes = 0;  // at creation
   int compute_units = 0;  // SMs, or threads the kernels use
 };
 
-// One compute device and one stream: everything is ordered as called. Not thread-safe: the step loop is the only
-// caller after start-up. Errors: INTERNAL for a device fault, which is sticky (fault() stays non-OK and every later
-// call returns it); RESOURCE_EXHAUSTED for memory; FAILED_PRECONDITION for what a capture forbids.
+// One compute device and one stream: everything is ordered as called. Not thread-safe: the step
+// loop is the only caller after start-up. Errors: INTERNAL for a device fault, which is sticky
+// (fault() stays non-OK and every later call returns it); RESOURCE_EXHAUSTED for memory;
+// FAILED_PRECONDITION for what a capture forbids.
 class Device {
  public:
   virtual ~Device() = default;
@@ -75,8 +79,8 @@ class Device {
   // Zero-filled memory. FAILED_PRECONDITION while capturing: "warm the fixed decode shape first".
   absl::StatusOr<Buffer> Allocate(size_t bytes, MemoryKind kind, std::string_view label);
 
-  // Stream-ordered copies. Upload may return before the copy is done but has consumed `source`. Download waits.
-  // FAILED_PRECONDITION while capturing.
+  // Stream-ordered copies. Upload may return before the copy is done but has consumed `source`.
+  // Download waits. FAILED_PRECONDITION while capturing.
   virtual absl::Status Upload(void* destination, const void* source, size_t bytes) = 0;
   virtual absl::Status Download(void* destination, const void* source, size_t bytes) = 0;
   virtual absl::Status Fill(void* destination, uint8_t byte, size_t bytes) = 0;
@@ -105,10 +109,12 @@ class Device {
   std::map<std::string, size_t> allocations_;
 };
 
-// `spec`: "auto" (a GPU when the build and the machine have one, else the CPU), "cpu", "cuda" or "cuda:N".
-// `threads`: CPU threads, 0 = all cores. INVALID_ARGUMENT for another spec; UNAVAILABLE when there is no such device.
+// `spec`: "auto" (a GPU when the build and the machine have one, else the CPU), "cpu", "cuda" or
+// "cuda:N". `threads`: CPU threads, 0 = all cores. INVALID_ARGUMENT for another spec; UNAVAILABLE
+// when there is no such device.
 absl::StatusOr<std::unique_ptr<Device>> CreateDevice(std::string_view spec, int threads);
-// Why "auto" would not take a GPU ("built without CUDA", "no CUDA device: ..."); empty when it would.
+// Why "auto" would not take a GPU ("built without CUDA", "no CUDA device: ..."); empty when it
+// would.
 std::string GpuUnavailableReason();
 
 absl::Status ToStatus(const OpStatus& status);

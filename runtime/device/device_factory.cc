@@ -35,11 +35,13 @@ absl::StatusOr<std::unique_ptr<Device>> CreateDevice(std::string_view spec, int 
   }
 #if LATCHD_HAS_CUDA
   if (const std::string reason = CudaUnavailableReason(); !reason.empty()) {
-    return absl::UnavailableError(absl::StrCat("device ", std::string(spec), ": ", reason, "; use --device cpu"));
+    return absl::UnavailableError(
+        absl::StrCat("device ", std::string(spec), ": ", reason, "; use --device cpu"));
   }
   return CreateCudaDevice(index);
 #else
-  return absl::UnavailableError(absl::StrCat("device ", std::string(spec), ": built without CUDA; use --device cpu"));
+  return absl::UnavailableError(
+      absl::StrCat("device ", std::string(spec), ": built without CUDA; use --device cpu"));
 #endif
 }
 

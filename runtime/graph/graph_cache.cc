@@ -18,22 +18,26 @@ absl::Status GraphCache::Warm(const Signature& signature, const Launch& launch) 
   return absl::OkStatus();
 }
 
-absl::Status GraphCache::Capture(const Signature& signature, const Signature& launched, const Launch& launch) {
+absl::Status GraphCache::Capture(const Signature& signature, const Signature& launched,
+                                 const Launch& launch) {
   const auto entry = entries_.find(signature);
   if (entry == entries_.end()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("signature was not warmed: warm the fixed decode shape first; signature: ", signature.ToString()));
+        absl::StrCat("signature was not warmed: warm the fixed decode shape first; signature: ",
+                     signature.ToString()));
   }
   if (!(launched == signature)) {
     entries_.erase(entry);
-    return absl::FailedPreconditionError(absl::StrCat("captured step differs from the warmed one; warmed: ",
-                                                      signature.ToString(), "; captured: ", launched.ToString()));
+    return absl::FailedPreconditionError(
+        absl::StrCat("captured step differs from the warmed one; warmed: ", signature.ToString(),
+                     "; captured: ", launched.ToString()));
   }
-  const size_t captured = std::count_if(entries_.begin(), entries_.end(),
-                                        [](const auto& item) { return item.second->graph != nullptr; });
+  const size_t captured = std::count_if(entries_.begin(), entries_.end(), [](const auto& item) {
+    return item.second->graph != nullptr;
+  });
   if (captured >= max_graphs_) {
-    return absl::ResourceExhaustedError(absl::StrCat("graph cache holds ", captured, " graphs, its limit; signature: ",
-                                                     signature.ToString()));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "graph cache holds ", captured, " graphs, its limit; signature: ", signature.ToString()));
   }
 
   if (absl::Status status = device_.BeginCapture(); !status.ok()) return status;

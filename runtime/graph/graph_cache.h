@@ -14,8 +14,9 @@
 
 namespace latchd {
 
-// Captured steps by signature. One graph per signature, never per session. The order is warm, then capture, then replay;
-// using a signature out of order is FAILED_PRECONDITION naming it. Not thread-safe: used by the step loop alone.
+// Captured steps by signature. One graph per signature, never per session. The order is warm, then
+// capture, then replay; using a signature out of order is FAILED_PRECONDITION naming it. Not
+// thread-safe: used by the step loop alone.
 class GraphCache {
  public:
   struct Counters {
@@ -31,15 +32,17 @@ class GraphCache {
   // Submits every op of the step to the device, in order.
   using Launch = std::function<absl::Status(Device&)>;
 
-  // `max_graphs` bounds what can pile up; one more is RESOURCE_EXHAUSTED. The device must outlive the cache.
+  // `max_graphs` bounds what can pile up; one more is RESOURCE_EXHAUSTED. The device must outlive
+  // the cache.
   GraphCache(Device& device, size_t max_graphs) : device_(device), max_graphs_(max_graphs) {}
 
   // Runs the step once, eagerly, and waits. A failure un-warms the signature.
   absl::Status Warm(const Signature& signature, const Launch& launch);
-  // Records the step. REQUIRES: the signature was warmed; `launched` is the signature of what `launch` submits, and a
-  // difference is FAILED_PRECONDITION naming both.
+  // Records the step. REQUIRES: the signature was warmed; `launched` is the signature of what
+  // `launch` submits, and a difference is FAILED_PRECONDITION naming both.
   absl::Status Capture(const Signature& signature, const Signature& launched, const Launch& launch);
-  // Replays the graph of `signature`; counts a hit, or a miss and FAILED_PRECONDITION when it was not captured.
+  // Replays the graph of `signature`; counts a hit, or a miss and FAILED_PRECONDITION when it was
+  // not captured.
   absl::Status Replay(const Signature& signature);
 
   const Counters& counters() const { return counters_; }

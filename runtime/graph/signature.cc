@@ -5,10 +5,11 @@
 namespace latchd {
 
 std::string Signature::ToString() const {
-  return absl::StrCat(backend, " ", std::string(Name(dtype)), " rows=", rows, " q=", q_sequence, " k=", k_sequence,
-                      " layers=", layers, " hidden=", hidden, " heads=", q_heads, "/", kv_heads, "x", head_dim,
-                      " ff=", feed_forward, " vocab=", vocab, " past=", past_capacity, " present=", present_capacity,
-                      " page=", page_tokens, " pool=", pool_pages, " rotary=", rotary_rows, " window=", window,
+  return absl::StrCat(backend, " ", std::string(Name(dtype)), " rows=", rows, " q=", q_sequence,
+                      " k=", k_sequence, " layers=", layers, " hidden=", hidden, " heads=", q_heads,
+                      "/", kv_heads, "x", head_dim, " ff=", feed_forward, " vocab=", vocab,
+                      " past=", past_capacity, " present=", present_capacity, " page=", page_tokens,
+                      " pool=", pool_pages, " rotary=", rotary_rows, " window=", window,
                       packed_qkv ? " packed" : " split");
 }
 

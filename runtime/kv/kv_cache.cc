@@ -53,7 +53,8 @@ absl::Status KvCache::Initialise() {
   pages_.resize(slots);
   for (int32_t slot = layout_.slots - 1; slot >= 0; --slot) free_slots_.push_back(slot);
   // The first slot taken is the scratch slot.
-  absl::StatusOr<int32_t> scratch = Open(std::min<int64_t>(kPageTokens, layout_.max_capacity_tokens));
+  absl::StatusOr<int32_t> scratch =
+      Open(std::min<int64_t>(kPageTokens, layout_.max_capacity_tokens));
   if (!scratch.ok()) return scratch.status();
   return absl::OkStatus();
 }
@@ -74,13 +75,14 @@ KvView KvCache::View(int32_t layer) const {
 
 absl::StatusOr<int32_t> KvCache::Open(int64_t capacity_tokens) {
   if (free_slots_.empty()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("all ", layout_.slots - 1, " sessions are open: close one or raise --max-sessions"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "all ", layout_.slots - 1, " sessions are open: close one or raise --max-sessions"));
   }
   absl::StatusOr<std::vector<int32_t>> pages = pool_.Take(KvLayout::PagesFor(capacity_tokens));
   if (!pages.ok()) {
-    return absl::ResourceExhaustedError(absl::StrCat("capacity_tokens: ", capacity_tokens, " asked, ", free_tokens(),
-                                                     " of ", total_tokens(), " KV tokens are free"));
+    return absl::ResourceExhaustedError(absl::StrCat("capacity_tokens: ", capacity_tokens,
+                                                     " asked, ", free_tokens(), " of ",
+                                                     total_tokens(), " KV tokens are free"));
   }
   const int32_t slot = free_slots_.back();
   free_slots_.pop_back();
@@ -108,7 +110,8 @@ absl::Status KvCache::ClearLatch(int32_t slot) {
   return device_.Upload(tables_.latch + slot, &clear, sizeof(clear));
 }
 
-absl::Status KvCache::SetSampling(int32_t slot, const SlotSampling& sampling, const std::vector<LogitBias>& bias) {
+absl::Status KvCache::SetSampling(int32_t slot, const SlotSampling& sampling,
+                                  const std::vector<LogitBias>& bias) {
   if (!bias.empty()) {
     absl::Status status = device_.Upload(tables_.bias + int64_t{slot} * kMaxLogitBias, bias.data(),
                                          bias.size() * sizeof(LogitBias));
@@ -141,7 +144,8 @@ absl::StatusOr<std::string> KvCache::Digest(int32_t slot, int64_t length) const 
         for (int32_t head = 0; head < layout_.kv_heads; ++head) {
           const std::byte* source = side->data<std::byte>() + LayerBytes() * layer +
                                     (page * layout_.kv_heads + head) * kPageTokens * row_bytes;
-          if (absl::Status status = device_.Download(rows.data(), source, bytes); !status.ok()) return status;
+          if (absl::Status status = device_.Download(rows.data(), source, bytes); !status.ok())
+            return status;
           sha.Update(std::string_view(rows.data(), bytes));
         }
       }

@@ -11,7 +11,8 @@ PagePool::PagePool(int32_t pages) : total_(pages) {
 
 absl::StatusOr<std::vector<int32_t>> PagePool::Take(int32_t count) {
   if (count > free()) {
-    return absl::ResourceExhaustedError(absl::StrCat("needs ", count, " KV pages, ", free(), " are free"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("needs ", count, " KV pages, ", free(), " are free"));
   }
   std::vector<int32_t> taken(free_.end() - count, free_.end());
   free_.resize(free_.size() - count);

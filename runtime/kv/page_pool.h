@@ -7,8 +7,8 @@
 
 namespace latchd {
 
-// Which KV pages are free. Taken whole when a session opens, so an opened session never fails for lack of KV memory.
-// Not thread-safe: used by the step loop alone.
+// Which KV pages are free. Taken whole when a session opens, so an opened session never fails for
+// lack of KV memory. Not thread-safe: used by the step loop alone.
 class PagePool {
  public:
   explicit PagePool(int32_t pages);

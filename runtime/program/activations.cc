@@ -4,8 +4,10 @@
 
 namespace latchd {
 
-absl::StatusOr<std::unique_ptr<Activations>> Activations::Create(const ModelConfig& config, DType dtype,
-                                                                 int32_t max_rows, int32_t logit_rows, Device& device) {
+absl::StatusOr<std::unique_ptr<Activations>> Activations::Create(const ModelConfig& config,
+                                                                 DType dtype, int32_t max_rows,
+                                                                 int32_t logit_rows,
+                                                                 Device& device) {
   auto out = std::make_unique<Activations>();
   out->max_rows = max_rows;
   out->logit_rows = logit_rows;

@@ -32,7 +32,8 @@ RopeTable MakeRopeTable(const ModelConfig& config, int64_t rows) {
   table.sin.resize(rows * half);
   for (int64_t i = 0; i < half; ++i) {
     const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(config.rotary_dim);
-    const double frequency = ScaledFrequency(std::pow(config.rope_theta, exponent), config.rope_scaling);
+    const double frequency =
+        ScaledFrequency(std::pow(config.rope_theta, exponent), config.rope_scaling);
     for (int64_t position = 0; position < rows; ++position) {
       const double angle = static_cast<double>(position) * frequency;
       table.cos[position * half + i] = static_cast<float>(std::cos(angle));

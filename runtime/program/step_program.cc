@@ -20,38 +20,47 @@ struct Describe {
   std::string operator()(const PackOp& op) const {
     return absl::StrCat("pack ", std::string(latchd::Name(op.dtype)), " [", op.n, ", ", op.k, "]");
   }
-  std::string operator()(const UploadOp& op) const { return absl::StrCat("upload ", op.bytes, " bytes"); }
+  std::string operator()(const UploadOp& op) const {
+    return absl::StrCat("upload ", op.bytes, " bytes");
+  }
   std::string operator()(const MetadataOp& op) const {
     return absl::StrCat("metadata rows=", op.rows, " rotary=", op.rotary_rows, " vocab=", op.vocab);
   }
   std::string operator()(const EmbedOp& op) const {
-    return absl::StrCat("embed ", std::string(latchd::Name(op.table.dtype)), " [", op.table.n, ", ", op.table.k,
-                        "] rows=", op.rows);
+    return absl::StrCat("embed ", std::string(latchd::Name(op.table.dtype)), " [", op.table.n, ", ",
+                        op.table.k, "] rows=", op.rows);
   }
   std::string operator()(const LinearOp& op) const {
-    return absl::StrCat("linear ", Name(op.phase), " ", std::string(latchd::Name(op.weight.dtype)), " [", op.weight.n,
-                        ", ", op.weight.k, "] rows=", op.rows, op.norm_weight ? " norm" : "", op.bias ? " bias " : " ",
-                        Name(op.epilogue));
+    return absl::StrCat("linear ", Name(op.phase), " ", std::string(latchd::Name(op.weight.dtype)),
+                        " [", op.weight.n, ", ", op.weight.k, "] rows=", op.rows,
+                        op.norm_weight ? " norm" : "", op.bias ? " bias " : " ", Name(op.epilogue));
   }
   std::string operator()(const AttentionPrepOp& op) const {
-    return absl::StrCat("attention_prep heads=", op.q_heads, "/", op.kv.kv_heads, "x", op.kv.head_dim,
-                        " rows=", op.rows, op.q_norm ? " qk-norm" : "", " rope=", op.rotary_dim,
-                        op.rotary_interleaved ? " interleaved" : " half");
+    return absl::StrCat("attention_prep heads=", op.q_heads, "/", op.kv.kv_heads, "x",
+                        op.kv.head_dim, " rows=", op.rows, op.q_norm ? " qk-norm" : "",
+                        " rope=", op.rotary_dim, op.rotary_interleaved ? " interleaved" : " half");
   }
   std::string operator()(const AttentionOp& op) const {
-    return absl::StrCat("attention ", Name(op.phase), " heads=", op.q_heads, "/", op.kv.kv_heads, "x", op.kv.head_dim,
-                        " rows=", op.rows, " kv=", std::string(latchd::Name(op.kv.dtype)), " window=", op.window,
+    return absl::StrCat("attention ", Name(op.phase), " heads=", op.q_heads, "/", op.kv.kv_heads,
+                        "x", op.kv.head_dim, " rows=", op.rows,
+                        " kv=", std::string(latchd::Name(op.kv.dtype)), " window=", op.window,
                         " softcap=", op.softcap);
   }
-  std::string operator()(const SampleOp& op) const { return absl::StrCat("sample rows=", op.rows, " vocab=", op.vocab); }
+  std::string operator()(const SampleOp& op) const {
+    return absl::StrCat("sample rows=", op.rows, " vocab=", op.vocab);
+  }
 };
 
 struct CountBytes {
   int64_t kv_tokens;
   size_t operator()(const PackOp& op) const { return 2 * op.rows * op.k * SizeOf(op.dtype); }
   size_t operator()(const UploadOp& op) const { return op.bytes; }
-  size_t operator()(const MetadataOp& op) const { return op.rows * (sizeof(StepRow) + sizeof(RowMeta)); }
-  size_t operator()(const EmbedOp& op) const { return op.rows * op.table.k * (SizeOf(op.table.dtype) + sizeof(float)); }
+  size_t operator()(const MetadataOp& op) const {
+    return op.rows * (sizeof(StepRow) + sizeof(RowMeta));
+  }
+  size_t operator()(const EmbedOp& op) const {
+    return op.rows * op.table.k * (SizeOf(op.table.dtype) + sizeof(float));
+  }
   size_t operator()(const LinearOp& op) const {
     return op.weight.n * op.weight.k * SizeOf(op.weight.dtype) +
            op.rows * (op.weight.k * SizeOf(op.x_dtype) + op.weight.n * SizeOf(op.y_dtype));
@@ -76,7 +85,9 @@ absl::Status Submit(const StepProgram& program, Device& device) {
   return absl::OkStatus();
 }
 
-size_t MinimumBytes(const OpCall& call, int64_t kv_tokens) { return std::visit(CountBytes{kv_tokens}, call.params); }
+size_t MinimumBytes(const OpCall& call, int64_t kv_tokens) {
+  return std::visit(CountBytes{kv_tokens}, call.params);
+}
 
 std::string ToString(const OpCall& call) {
   std::string where = call.layer >= 0 ? absl::StrCat("layer ", call.layer, " ") : "";

@@ -15,11 +15,12 @@ struct StepProgram {
   std::vector<OpCall> calls;
 };
 
-// Submits every call; stops at the first failure, with the call's label and layer in front of the message.
+// Submits every call; stops at the first failure, with the call's label and layer in front of the
+// message.
 absl::Status Submit(const StepProgram& program, Device& device);
 
-// Bytes that the op must move at least once through device memory: weights, activations, and KV at `kv_tokens` valid
-// tokens a row. What a benchmark divides by the time.
+// Bytes that the op must move at least once through device memory: weights, activations, and KV at
+// `kv_tokens` valid tokens a row. What a benchmark divides by the time.
 size_t MinimumBytes(const OpCall& call, int64_t kv_tokens);
 
 // One line an op, without addresses: "layer 3 qkv: linear f16 [960, 576] rows=1 norm store".

@@ -43,12 +43,13 @@ StepProgram TransformerBuilder::Body(Activations& buffers, int32_t rows, Phase p
                                    .tables = kv_.tables(),
                                    .rows = rows},
                            kNoLayer, "embed"});
-  for (int32_t layer = 0; layer < config.layers; ++layer) Layer(program, buffers, rows, phase, layer);
+  for (int32_t layer = 0; layer < config.layers; ++layer)
+    Layer(program, buffers, rows, phase, layer);
   return program;
 }
 
-void TransformerBuilder::Layer(StepProgram& program, Activations& buffers, int32_t rows, Phase phase,
-                               int32_t layer) const {
+void TransformerBuilder::Layer(StepProgram& program, Activations& buffers, int32_t rows,
+                               Phase phase, int32_t layer) const {
   const ModelConfig& config = weights_.config();
   const LayerWeights& w = weights_.layers[layer];
   const RowMeta* meta = buffers.meta.data<RowMeta>();
@@ -86,21 +87,22 @@ void TransformerBuilder::Layer(StepProgram& program, Activations& buffers, int32
                                            .kv = kv,
                                            .rows = rows},
                            layer, "prep"});
-  program.calls.push_back({AttentionOp{.meta = meta,
-                                       .q = buffers.q.data<float>(),
-                                       .kv = kv,
-                                       .q_heads = static_cast<int32_t>(config.q_heads),
-                                       .scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim)),
-                                       .window = static_cast<int32_t>(config.sliding_window),
-                                       .softcap = 0.0f,
-                                       .out = buffers.attention.data(),
-                                       .out_dtype = activation,
-                                       .rows = rows,
-                                       .phase = phase,
-                                       .max_total = static_cast<int32_t>(kv_.layout().max_capacity_tokens),
-                                       .workspace = buffers.workspace.data(),
-                                       .workspace_bytes = buffers.workspace.bytes()},
-                           layer, "attention"});
+  program.calls.push_back(
+      {AttentionOp{.meta = meta,
+                   .q = buffers.q.data<float>(),
+                   .kv = kv,
+                   .q_heads = static_cast<int32_t>(config.q_heads),
+                   .scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim)),
+                   .window = static_cast<int32_t>(config.sliding_window),
+                   .softcap = 0.0f,
+                   .out = buffers.attention.data(),
+                   .out_dtype = activation,
+                   .rows = rows,
+                   .phase = phase,
+                   .max_total = static_cast<int32_t>(kv_.layout().max_capacity_tokens),
+                   .workspace = buffers.workspace.data(),
+                   .workspace_bytes = buffers.workspace.bytes()},
+       layer, "attention"});
   linear("output", {.x = buffers.attention.data(),
                     .x_dtype = activation,
                     .weight = w.output,
@@ -125,8 +127,10 @@ void TransformerBuilder::Layer(StepProgram& program, Activations& buffers, int32
                   .y_dtype = DType::kF32});
 }
 
-// The output head always runs in the decode phase: a prefill samples one row, which is a matrix-vector product too.
-void TransformerBuilder::Head(StepProgram& program, Activations& buffers, int32_t first_row, int32_t rows) const {
+// The output head always runs in the decode phase: a prefill samples one row, which is a
+// matrix-vector product too.
+void TransformerBuilder::Head(StepProgram& program, Activations& buffers, int32_t first_row,
+                              int32_t rows) const {
   const ModelConfig& config = weights_.config();
   const RowMeta* meta = buffers.meta.data<RowMeta>() + first_row;
   program.calls.push_back({LinearOp{.meta = meta,
@@ -159,8 +163,9 @@ void TransformerBuilder::Head(StepProgram& program, Activations& buffers, int32_
 }
 
 absl::Status TransformerBuilder::AllocateWorkspaces(Activations& buffers, Phase phase) const {
-  const StepProgram largest = phase == Phase::kDecode ? Decode(buffers, buffers.max_rows)
-                                                      : Prefill(buffers, buffers.max_rows, /*sample=*/true);
+  const StepProgram largest = phase == Phase::kDecode
+                                  ? Decode(buffers, buffers.max_rows)
+                                  : Prefill(buffers, buffers.max_rows, /*sample=*/true);
   size_t shared = 0, sample = 0;
   for (const OpCall& call : largest.calls) {
     const size_t bytes = device_.ops().workspace_bytes(call);
@@ -169,7 +174,8 @@ absl::Status TransformerBuilder::AllocateWorkspaces(Activations& buffers, Phase 
   }
   absl::StatusOr<Buffer> workspace = device_.Allocate(shared, MemoryKind::kDevice, "workspace");
   if (!workspace.ok()) return workspace.status();
-  absl::StatusOr<Buffer> sample_workspace = device_.Allocate(sample, MemoryKind::kDevice, "workspace");
+  absl::StatusOr<Buffer> sample_workspace =
+      device_.Allocate(sample, MemoryKind::kDevice, "workspace");
   if (!sample_workspace.ok()) return sample_workspace.status();
   buffers.workspace = *std::move(workspace);
   buffers.sample_workspace = *std::move(sample_workspace);

@@ -11,8 +11,9 @@
 
 namespace latchd {
 
-// Writes the forward pass of a decoder as op calls. The same list serves a decode step (rows = sessions) and a prefill
-// chunk (rows = consecutive prompt tokens of one session); only the phase of its ops and the sampled rows differ.
+// Writes the forward pass of a decoder as op calls. The same list serves a decode step (rows =
+// sessions) and a prefill chunk (rows = consecutive prompt tokens of one session); only the phase
+// of its ops and the sampled rows differ.
 class TransformerBuilder {
  public:
   TransformerBuilder(const TransformerWeights& weights, const KvCache& kv, Device& device)
@@ -24,13 +25,15 @@ class TransformerBuilder {
   // One prompt chunk of `rows` tokens. With `sample`, the last row is sampled into results[0].
   StepProgram Prefill(Activations& buffers, int32_t rows, bool sample) const;
 
-  // Allocates the workspaces that programs over `buffers` of up to its max_rows rows need. Call once, before building.
+  // Allocates the workspaces that programs over `buffers` of up to its max_rows rows need. Call
+  // once, before building.
   absl::Status AllocateWorkspaces(Activations& buffers, Phase phase) const;
 
  private:
   StepProgram Body(Activations& buffers, int32_t rows, Phase phase) const;
   void Head(StepProgram& program, Activations& buffers, int32_t first_row, int32_t rows) const;
-  void Layer(StepProgram& program, Activations& buffers, int32_t rows, Phase phase, int32_t layer) const;
+  void Layer(StepProgram& program, Activations& buffers, int32_t rows, Phase phase,
+             int32_t layer) const;
 
   const TransformerWeights& weights_;
   const KvCache& kv_;

@@ -11,7 +11,7 @@ namespace latchd {
 namespace {
 
 constexpr size_t kStagingBytes = size_t{16} << 20;
-constexpr int64_t kPackAlignRows = 16;   // PackOp::row_begin
+constexpr int64_t kPackAlignRows = 16;    // PackOp::row_begin
 constexpr int64_t kGateUpInterleave = 8;  // Epilogue::kSiluMul
 
 // A run of consecutive rows of one file tensor inside a packed matrix.
@@ -23,8 +23,8 @@ struct RowRun {
 
 }  // namespace
 
-#define RETURN_IF_ERROR(expression)                                  \
-  do {                                                               \
+#define RETURN_IF_ERROR(expression)                                         \
+  do {                                                                      \
     if (absl::Status status_ = (expression); !status_.ok()) return status_; \
   } while (false)
 
@@ -36,7 +36,8 @@ class WeightLoader {
 
   absl::Status LoadAll() {
     const ModelConfig& config = weights_.config_;
-    absl::StatusOr<Buffer> staging = device_.Allocate(kStagingBytes, MemoryKind::kPinned, "staging");
+    absl::StatusOr<Buffer> staging =
+        device_.Allocate(kStagingBytes, MemoryKind::kPinned, "staging");
     if (!staging.ok()) return staging.status();
     staging_ = *std::move(staging);
     total_bytes_ = static_cast<int64_t>(source_.file_bytes());
@@ -70,7 +71,9 @@ class WeightLoader {
     return Vector({kDownBias}, layer, out.down_bias);
   }
 
-  absl::Status Matrix(WeightRole role, int64_t layer, WeightView& out) { return Concatenated({role}, layer, out); }
+  absl::Status Matrix(WeightRole role, int64_t layer, WeightView& out) {
+    return Concatenated({role}, layer, out);
+  }
 
   absl::Status Concatenated(const std::vector<WeightRole>& roles, int64_t layer, WeightView& out) {
     std::vector<RowRun> runs;
@@ -84,12 +87,13 @@ class WeightLoader {
     return Pack(runs, columns, layer, out);
   }
 
-  // Gate and up rows alternate in groups of 8, so that one tile of the kernel holds both halves of silu(gate) * up.
+  // Gate and up rows alternate in groups of 8, so that one tile of the kernel holds both halves of
+  // silu(gate) * up.
   absl::Status GateUp(int64_t layer, LayerWeights& out) {
     const ModelConfig& config = weights_.config_;
     if (config.feed_forward % kGateUpInterleave != 0) {
-      return absl::UnimplementedError(
-          absl::StrCat("feed_forward (intermediate_size): expected a multiple of 8, got ", config.feed_forward));
+      return absl::UnimplementedError(absl::StrCat(
+          "feed_forward (intermediate_size): expected a multiple of 8, got ", config.feed_forward));
     }
     std::vector<RowRun> runs;
     for (int64_t row = 0; row < config.feed_forward; row += kGateUpInterleave) {
@@ -110,17 +114,20 @@ class WeightLoader {
   }
 
   // Streams `runs` through the staging buffer, a few megabytes at a time, into a packed matrix.
-  absl::Status Pack(const std::vector<RowRun>& runs, int64_t columns, int64_t layer, WeightView& out) {
+  absl::Status Pack(const std::vector<RowRun>& runs, int64_t columns, int64_t layer,
+                    WeightView& out) {
     int64_t rows = 0;
     for (const RowRun& run : runs) rows += run.rows;
     const DType dtype = weights_.dtype_;
     const size_t row_bytes = columns * SizeOf(dtype);
-    const int64_t staged_rows = static_cast<int64_t>(kStagingBytes / row_bytes) / kPackAlignRows * kPackAlignRows;
+    const int64_t staged_rows =
+        static_cast<int64_t>(kStagingBytes / row_bytes) / kPackAlignRows * kPackAlignRows;
     if (staged_rows == 0) {
-      return absl::UnimplementedError(absl::StrCat("matrix of ", columns, " columns is wider than the loader takes"));
+      return absl::UnimplementedError(
+          absl::StrCat("matrix of ", columns, " columns is wider than the loader takes"));
     }
-    absl::StatusOr<Buffer> packed =
-        device_.Allocate(device_.ops().packed_bytes(dtype, rows, columns), MemoryKind::kDevice, "weights");
+    absl::StatusOr<Buffer> packed = device_.Allocate(
+        device_.ops().packed_bytes(dtype, rows, columns), MemoryKind::kDevice, "weights");
     if (!packed.ok()) return packed.status();
     out = {packed->data(), dtype, rows, columns};
 
@@ -155,13 +162,16 @@ class WeightLoader {
   }
 
   // Dequantising is the slow part of loading; a few threads share the pieces, each split by rows.
-  absl::Status ReadPieces(std::vector<std::pair<RowRun, std::byte*>>& pieces, int64_t layer, size_t row_bytes) {
+  absl::Status ReadPieces(std::vector<std::pair<RowRun, std::byte*>>& pieces, int64_t layer,
+                          size_t row_bytes) {
     const size_t threads = std::clamp(std::thread::hardware_concurrency(), 1u, 8u);
     std::vector<std::pair<RowRun, std::byte*>> split;
     for (const auto& [run, out] : pieces) {
-      const int64_t step = std::max<int64_t>(1, pieces.size() > threads ? run.rows : (run.rows + threads - 1) / threads);
+      const int64_t step = std::max<int64_t>(
+          1, pieces.size() > threads ? run.rows : (run.rows + threads - 1) / threads);
       for (int64_t row = 0; row < run.rows; row += step) {
-        split.push_back({{run.role, run.row_begin + row, std::min(step, run.rows - row)}, out + row * row_bytes});
+        split.push_back({{run.role, run.row_begin + row, std::min(step, run.rows - row)},
+                         out + row * row_bytes});
       }
     }
     std::vector<absl::Status> results(threads);
@@ -171,8 +181,8 @@ class WeightLoader {
         workers.emplace_back([&, t] {
           for (size_t i = t; i < split.size() && results[t].ok(); i += threads) {
             const RowRun& run = split[i].first;
-            results[t] =
-                source_.ReadRows(run.role, layer, run.row_begin, run.rows, weights_.dtype_, split[i].second);
+            results[t] = source_.ReadRows(run.role, layer, run.row_begin, run.rows, weights_.dtype_,
+                                          split[i].second);
           }
         });
       }
@@ -190,7 +200,8 @@ class WeightLoader {
       if (!shape.ok()) return shape.status();
       const size_t at = values.size();
       values.resize(at + shape->rows * shape->columns);
-      RETURN_IF_ERROR(source_.ReadRows(role, layer, 0, shape->rows, DType::kF32, values.data() + at));
+      RETURN_IF_ERROR(
+          source_.ReadRows(role, layer, 0, shape->rows, DType::kF32, values.data() + at));
     }
     return Floats(values, out);
   }
@@ -226,14 +237,16 @@ class WeightLoader {
   int64_t total_bytes_ = 0;
 };
 
-absl::StatusOr<std::unique_ptr<TransformerWeights>> TransformerWeights::Load(const ModelSource& source, Device& device,
-                                                                             DType dtype, int64_t rotary_rows,
-                                                                             const Progress& progress) {
+absl::StatusOr<std::unique_ptr<TransformerWeights>> TransformerWeights::Load(
+    const ModelSource& source, Device& device, DType dtype, int64_t rotary_rows,
+    const Progress& progress) {
   auto weights = std::make_unique<TransformerWeights>();
   weights->config_ = source.config();
   weights->dtype_ = dtype;
   weights->rotary_rows_ = rotary_rows;
-  if (absl::Status status = WeightLoader(source, device, *weights, progress).LoadAll(); !status.ok()) return status;
+  if (absl::Status status = WeightLoader(source, device, *weights, progress).LoadAll();
+      !status.ok())
+    return status;
   return weights;
 }
 

@@ -17,27 +17,29 @@ struct LayerWeights {
   const float* attention_norm = nullptr;  // [hidden]
   WeightView qkv;                         // [(q_heads + 2 kv_heads) * head_dim, hidden]
   const float* qkv_bias = nullptr;
-  const float* q_norm = nullptr;          // [head_dim]
+  const float* q_norm = nullptr;  // [head_dim]
   const float* k_norm = nullptr;
-  WeightView output;                      // [hidden, q_heads * head_dim]
+  WeightView output;  // [hidden, q_heads * head_dim]
   const float* output_bias = nullptr;
-  const float* mlp_norm = nullptr;        // [hidden]
-  WeightView gate_up;                     // [2 * feed_forward, hidden], rows interleaved by 8
+  const float* mlp_norm = nullptr;  // [hidden]
+  WeightView gate_up;               // [2 * feed_forward, hidden], rows interleaved by 8
   const float* gate_up_bias = nullptr;
-  WeightView down;                        // [hidden, feed_forward]
+  WeightView down;  // [hidden, feed_forward]
   const float* down_bias = nullptr;
 };
 
-// A model's weights on a device, packed once into the layout that its kernels stream. Immutable after Load, but for
-// fault injection into final_norm.
+// A model's weights on a device, packed once into the layout that its kernels stream. Immutable
+// after Load, but for fault injection into final_norm.
 class TransformerWeights {
  public:
   using Progress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
 
-  // Reads every tensor as `dtype` (vectors as f32) and packs it. `rotary_rows` positions of RoPE table are made.
-  // The device must outlive the result.
-  static absl::StatusOr<std::unique_ptr<TransformerWeights>> Load(const ModelSource& source, Device& device, DType dtype,
-                                                                  int64_t rotary_rows, const Progress& progress);
+  // Reads every tensor as `dtype` (vectors as f32) and packs it. `rotary_rows` positions of RoPE
+  // table are made. The device must outlive the result.
+  static absl::StatusOr<std::unique_ptr<TransformerWeights>> Load(const ModelSource& source,
+                                                                  Device& device, DType dtype,
+                                                                  int64_t rotary_rows,
+                                                                  const Progress& progress);
 
   const ModelConfig& config() const { return config_; }
   DType dtype() const { return dtype_; }

@@ -1,0 +1,263 @@
+#include "runtime/engine.h"
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <thread>
+#include <utility>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "runtime/engine_parts.h"
+#include "runtime/obs/metrics.h"
+
+namespace latchd {
+namespace {
+
+// Runs everything that touches the device or a session on one thread: at start the loading of the
+// model, then turns of the step loop between posted tasks.
+class EngineImpl final : public Engine {
+ public:
+  EngineImpl(const EngineOptions& options, Metrics& metrics)
+      : options_(options), metrics_(metrics) {}
+
+  ~EngineImpl() override {
+    {
+      absl::MutexLock lock(&mutex_);
+      stopping_ = true;
+    }
+    if (thread_.joinable()) thread_.join();
+  }
+
+  absl::Status Start(const Progress& progress) {
+    absl::Status started;
+    absl::Notification ready;
+    thread_ = std::thread([&] {
+      absl::StatusOr<std::unique_ptr<EngineParts>> parts =
+          EngineParts::Build(options_, metrics_, progress);
+      started = parts.status();
+      if (parts.ok()) parts_ = *std::move(parts);
+      const bool run = started.ok();
+      ready.Notify();
+      if (run) Run();
+      parts_.reset();  // on the thread that made it: the device belongs to it
+    });
+    ready.WaitForNotification();
+    return started;
+  }
+
+  const ModelConfig& model() const override { return parts_->source->config(); }
+  const Tokenizer* tokenizer() const override { return parts_->tokenizer.get(); }
+
+  EngineStatus status() const override {
+    EngineStatus status;
+    OnLoop([&] { status = parts_->Status(); });
+    status.draining = draining_.load();
+    return status;
+  }
+
+  absl::StatusOr<SessionInfo> OpenSession(const SessionOptions& options) override {
+    if (draining_) return Draining();
+    return Ask<absl::StatusOr<SessionInfo>>([&] { return loop().Open(options); });
+  }
+  absl::StatusOr<SessionInfo> GetSession(SessionId id) override {
+    return Ask<absl::StatusOr<SessionInfo>>([&] { return loop().Get(id); });
+  }
+  std::vector<SessionInfo> ListSessions() override {
+    return Ask<std::vector<SessionInfo>>([&] { return loop().List(); });
+  }
+  absl::StatusOr<SessionInfo> ClearLatch(SessionId id) override {
+    return Ask<absl::StatusOr<SessionInfo>>([&] { return loop().ClearLatch(id); });
+  }
+  absl::StatusOr<SessionInfo> Truncate(SessionId id, int64_t length_tokens) override {
+    return Ask<absl::StatusOr<SessionInfo>>([&] { return loop().Truncate(id, length_tokens); });
+  }
+  absl::StatusOr<SessionInfo> Reset(SessionId id) override { return Truncate(id, 0); }
+  absl::Status CloseSession(SessionId id) override {
+    return Ask<absl::Status>([&] { return loop().Close(id); });
+  }
+
+  RequestId Prefill(PrefillRequest in,
+                    std::function<void(absl::StatusOr<PrefillResult>)> done) override {
+    auto request = std::make_unique<Request>();
+    request->session = in.session;
+    request->prompt = std::move(in.tokens);
+    request->append_next_token = in.append_next_token;
+    request->top_logprobs = in.top_logprobs;
+    request->want_logits = in.want_logits;
+    request->deadline = in.deadline;
+    request->prefill_done = std::move(done);
+    return Submit(std::move(request));
+  }
+
+  RequestId Step(StepRequest in, std::function<void(absl::StatusOr<StepResult>)> done) override {
+    auto request = std::make_unique<Request>();
+    request->session = in.session;
+    request->forced_token = in.forced_token;
+    request->top_logprobs = in.top_logprobs;
+    request->want_logits = in.want_logits;
+    request->deadline = in.deadline;
+    request->step_done = std::move(done);
+    return Submit(std::move(request));
+  }
+
+  RequestId Generate(GenerateRequest in, std::function<void(const GeneratedToken&)> on_token,
+                     std::function<void(const GenerateSummary&)> done) override {
+    auto request = std::make_unique<Request>();
+    request->session = in.session;
+    request->prompt = std::move(in.prompt);
+    request->append_next_token = in.append_next_token;
+    request->top_logprobs = in.top_logprobs;
+    request->deadline = in.deadline;
+    request->generation = std::make_unique<Generation>();
+    request->generation->request = std::move(in);
+    request->generation->on_token = std::move(on_token);
+    request->generation->done = std::move(done);
+    return Submit(std::move(request));
+  }
+
+  void Cancel(RequestId id) override {
+    Post([this, id] { loop().Cancel(id); });
+  }
+
+  absl::Status InjectFault(const FaultRequest& request) override {
+    if (!options_.fault_injection) return NoFaultInjection();
+    return Ask<absl::Status>([&] { return parts_->InjectFault(request); });
+  }
+  absl::StatusOr<std::string> KvDigest(SessionId id) override {
+    if (!options_.fault_injection) return NoFaultInjection();
+    return Ask<absl::StatusOr<std::string>>([&] { return loop().KvDigest(id); });
+  }
+
+  void Drain(absl::Time deadline) override {
+    draining_ = true;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (mutex_.AwaitWithDeadline(absl::Condition(this, &EngineImpl::Idle), deadline)) return;
+    }
+    Ask<bool>([&] { return loop().CancelAll(), true; });
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(this, &EngineImpl::Idle));
+  }
+
+ private:
+  using Task = absl::AnyInvocable<void()>;
+
+  StepLoop& loop() const { return *parts_->loop; }
+  static absl::Status Draining() {
+    return absl::UnavailableError("the daemon is draining: it takes no new work");
+  }
+  static absl::Status NoFaultInjection() {
+    return absl::UnimplementedError(
+        "fault injection is off: start the daemon with --enable-fault-injection");
+  }
+
+  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return pending_ == 0; }
+  bool Due() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !tasks_.empty(); }
+
+  void Post(Task task) const {
+    absl::MutexLock lock(&mutex_);
+    tasks_.push_back(std::move(task));
+  }
+  void OnLoop(const std::function<void()>& task) const {
+    absl::Notification done;
+    Post([&] {
+      task();
+      done.Notify();
+    });
+    done.WaitForNotification();
+  }
+  template <typename T, typename F>
+  T Ask(F&& question) const {
+    std::optional<T> answer;
+    OnLoop([&] { answer.emplace(question()); });
+    return *std::move(answer);
+  }
+
+  // Counts the request as pending until its `done`, whatever path it ends on.
+  RequestId Submit(std::unique_ptr<Request> request) {
+    const RequestId id = next_request_id_.fetch_add(1);
+    request->id = id;
+    request->submitted = absl::Now();
+    const auto counted = [this](auto done) {
+      return [this, done = std::move(done)](auto&&... result) {
+        done(std::forward<decltype(result)>(result)...);
+        absl::MutexLock lock(&mutex_);
+        --pending_;
+      };
+    };
+    if (request->prefill_done) request->prefill_done = counted(std::move(request->prefill_done));
+    if (request->step_done) request->step_done = counted(std::move(request->step_done));
+    if (request->generation)
+      request->generation->done = counted(std::move(request->generation->done));
+
+    absl::MutexLock lock(&mutex_);
+    absl::Status refused;
+    if (draining_) {
+      refused = Draining();
+    } else if (pending_ >= options_.max_queue) {
+      refused = absl::ResourceExhaustedError(absl::StrCat(
+          "the queue is full: ", pending_, " requests wait, --max-queue is ", options_.max_queue));
+    }
+    ++pending_;
+    tasks_.push_back([this, refused, request = std::move(request)]() mutable {
+      if (refused.ok()) return loop().Submit(std::move(request));
+      loop().Refuse(std::move(request), refused);
+    });
+    return id;
+  }
+
+  void Run() {
+    while (true) {
+      std::deque<Task> tasks;
+      {
+        absl::MutexLock lock(&mutex_);
+        if (stopping_ && tasks_.empty()) break;
+        tasks.swap(tasks_);
+      }
+      for (Task& task : tasks) task();
+      if (loop().Turn()) continue;
+      absl::MutexLock lock(&mutex_);
+      mutex_.AwaitWithDeadline(absl::Condition(this, &EngineImpl::Due), loop().NextDue());
+    }
+    loop().CancelAll();
+  }
+
+  const EngineOptions options_;
+  Metrics& metrics_;
+  std::unique_ptr<EngineParts> parts_;  // made, used and destroyed on thread_
+  std::thread thread_;
+  std::atomic<bool> draining_ = false;
+  std::atomic<RequestId> next_request_id_ = 1;
+  mutable absl::Mutex mutex_;
+  mutable std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
+  int64_t pending_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace
+
+std::string DescribeLatch(const Latch& latch) {
+  if (latch.mask == 0) return "";
+  std::vector<std::string> names;
+  std::string sentence = "unknown invariant";
+  for (const InvariantInfo& invariant : kInvariants) {
+    if (latch.mask & invariant.bit) names.emplace_back(invariant.name);
+    if (latch.first == invariant.bit) sentence = std::string(invariant.sentence);
+  }
+  return absl::StrCat(absl::StrJoin(names, "+"), ": ", sentence, " (value ", latch.value,
+                      ", limit ", latch.limit, "; layer ", latch.layer, ", row ", latch.row,
+                      ", step ", latch.step, ")");
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options,
+                                                       Metrics& metrics, const Progress& progress) {
+  auto engine = std::make_unique<EngineImpl>(options, metrics);
+  if (absl::Status status = engine->Start(progress); !status.ok()) return status;
+  return engine;
+}
+
+}  // namespace latchd

@@ -1,0 +1,313 @@
+#include "runtime/sched/step_loop.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace latchd {
+namespace {
+
+constexpr absl::Duration kGaugeInterval = absl::Milliseconds(500);
+
+}  // namespace
+
+StepLoop::StepLoop(const StepLoopOptions& options, StepRunner& runner, KvCache& kv,
+                   const Tokenizer* tokenizer, Metrics& metrics)
+    : options_(options),
+      runner_(runner),
+      kv_(kv),
+      tokenizer_(tokenizer),
+      metrics_(metrics),
+      next_session_id_(options.first_session_id) {}
+
+StepLoop::~StepLoop() { CancelAll(); }
+
+void StepLoop::Submit(std::unique_ptr<Request> owned) {
+  Request& request = *owned;
+  requests_[request.id] = std::move(owned);
+  request.queued = options_.now() - request.submitted;
+  metrics_.QueueWait(absl::ToDoubleSeconds(request.queued));
+  if (!fault_.ok()) return Fail(request, fault_);
+  Session* session = Find(request.session);
+  if (session == nullptr) return Fail(request, NotFound(request.session));
+  if (absl::Status status = CheckIdle(*session); !status.ok()) return Fail(request, status);
+  if (request.deadline <= options_.now())
+    return Fail(request, absl::DeadlineExceededError("deadline passed in the queue"));
+  if (session->poisoned()) {
+    // The device would skip the step; its answer is known, so it is given without a launch.
+    return Violated(request, {session->info.latch, DescribeLatch(session->info.latch)});
+  }
+  if (absl::Status status = Check(request, *session); !status.ok()) return Fail(request, status);
+  Start(request, *session);
+}
+
+void StepLoop::Refuse(std::unique_ptr<Request> owned, const absl::Status& status) {
+  Request& request = *owned;
+  requests_[request.id] = std::move(owned);
+  Fail(request, status);
+}
+
+absl::Status StepLoop::Check(const Request& request, const Session& session) const {
+  const auto check_token = [&](const std::string& field, int64_t token) {
+    if (token >= 0 && token < options_.vocab) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, ": expected a token id in 0..", options_.vocab - 1, ", got ", token));
+  };
+  const bool prefills =
+      !request.prompt.empty() || request.append_next_token || request.prefill_done;
+  if (request.generation != nullptr && request.generation->request.sampling) {
+    absl::Status status = CheckSampling(*request.generation->request.sampling, options_.vocab);
+    if (!status.ok()) return status;
+  }
+  if (prefills) {
+    if (request.append_next_token && !session.info.next_token) {
+      return absl::FailedPreconditionError("append_next_token: the session has no next token");
+    }
+    if (request.prompt.empty() && !request.append_next_token) {
+      return absl::InvalidArgumentError("tokens: expected at least one token, got none");
+    }
+    for (size_t i = 0; i < request.prompt.size(); ++i) {
+      absl::Status status = check_token(absl::StrCat("tokens[", i, "]"), request.prompt[i]);
+      if (!status.ok()) return status;
+    }
+    const int64_t tokens = static_cast<int64_t>(request.prompt.size()) + request.append_next_token;
+    if (tokens > session.room()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "tokens: expected at most ", session.room(), " (capacity ", session.info.capacity_tokens,
+          " less length ", session.info.length_tokens, "), got ", tokens));
+    }
+    return absl::OkStatus();
+  }
+  if (session.fault.any())
+    return absl::OkStatus();  // the device is to judge what the test set wrong
+  if (request.forced_token) {
+    if (absl::Status status = check_token("forced_token_id", *request.forced_token); !status.ok())
+      return status;
+  } else if (!session.info.next_token) {
+    return absl::FailedPreconditionError(
+        "the session has no next token: prefill a prompt or force a token");
+  }
+  if (session.room() == 0 && request.step_done) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the session is full: length ", session.info.length_tokens, " equals its capacity"));
+  }
+  return absl::OkStatus();
+}
+
+void StepLoop::Start(Request& request, Session& session) {
+  session.running = &request;
+  session.info.last_used = options_.now();
+  if (request.generation != nullptr) {
+    Generation& generation = *request.generation;
+    if (generation.request.sampling) {
+      session.sampling = *generation.request.sampling;
+      session.sampling_stale = true;
+    }
+    if (tokenizer_ != nullptr) {
+      generation.detokenizer =
+          std::make_unique<StreamingDetokenizer>(*tokenizer_, /*skip_special=*/true);
+      if (!generation.request.ignore_eos) {
+        for (const int32_t token : tokenizer_->eos_tokens()) generation.stop_tokens.insert(token);
+      }
+    }
+    generation.stop_tokens.insert(generation.request.stop_tokens.begin(),
+                                  generation.request.stop_tokens.end());
+    generation.stop_matcher = StopMatcher(generation.request.stop_strings);
+  }
+  if (request.append_next_token)
+    request.prompt.insert(request.prompt.begin(), *session.info.next_token);
+
+  const bool prefills = !request.prompt.empty();
+  const auto next = prefills ? Request::State::kPrefilling : Request::State::kDecoding;
+  if (absl::Status status = request.SetState(next); !status.ok()) return Fail(request, status);
+  if (prefills) {
+    session.info.state = SessionState::kPrefilling;
+    prefill_queue_.push_back(&request);
+    return;
+  }
+  session.info.state = request.step_done ? SessionState::kStepping : SessionState::kGenerating;
+  if (request.generation != nullptr && session.room() == 0)
+    return Finish(request, FinishReason::kCapacity);
+  decode_queue_.push_back(&request);
+}
+
+void StepLoop::Cancel(RequestId id) {
+  const auto found = requests_.find(id);
+  if (found == requests_.end()) return;
+  metrics_.RequestCancelled();
+  Request& request = *found->second;
+  if (request.generation != nullptr) return Finish(request, FinishReason::kCancelled);
+  Fail(request, absl::CancelledError("cancelled; the session's length is exact"));
+}
+
+void StepLoop::CancelAll() {
+  std::vector<RequestId> ids;
+  for (const auto& [id, request] : requests_) ids.push_back(id);
+  for (const RequestId id : ids) Cancel(id);
+}
+
+void StepLoop::Expire() {
+  const absl::Time now = options_.now();
+  std::vector<Request*> late;
+  for (const auto& [id, request] : requests_) {
+    if (request->deadline <= now) late.push_back(request.get());
+  }
+  for (Request* request : late) {
+    if (request->generation != nullptr) {
+      Finish(*request, FinishReason::kDeadline);
+    } else {
+      Fail(*request, absl::DeadlineExceededError("deadline passed; the session's length is exact"));
+    }
+  }
+  std::vector<SessionId> idle;
+  for (const auto& [id, session] : sessions_) {
+    if (session->running == nullptr && session->info.last_used + session->info.ttl <= now)
+      idle.push_back(id);
+  }
+  for (const SessionId id : idle) (void)Close(id);
+}
+
+absl::Time StepLoop::NextDue() const {
+  if (!decode_queue_.empty() || !prefill_queue_.empty()) return absl::InfinitePast();
+  absl::Time due = absl::InfiniteFuture();
+  for (const auto& [id, request] : requests_) due = std::min(due, request->deadline);
+  for (const auto& [id, session] : sessions_) {
+    if (session->running == nullptr)
+      due = std::min(due, session->info.last_used + session->info.ttl);
+  }
+  return due;
+}
+
+bool StepLoop::Turn() {
+  Expire();
+  const bool decoded = DecodeTurn();
+  const bool prefilled = PrefillTurn();
+  if (options_.now() >= gauges_due_ || (!decoded && !prefilled)) UpdateGauges();
+  return decoded || prefilled;
+}
+
+absl::Status StepLoop::SyncSampling(Session& session, int32_t top_logprobs) {
+  if (!session.sampling_stale && session.top_logprobs == top_logprobs) return absl::OkStatus();
+  absl::Status status = kv_.SetSampling(
+      session.slot, ToSlotSampling(session.sampling, top_logprobs),
+      session.sampling_stale ? ToLogitBias(session.sampling) : std::vector<LogitBias>());
+  if (!status.ok()) return status;
+  session.sampling_stale = false;
+  session.top_logprobs = top_logprobs;
+  return absl::OkStatus();
+}
+
+StepRow StepLoop::DecodeRow(const Request& request, const Session& session) const {
+  StepRow row = {.slot = session.slot,
+                 .token = request.forced_token.value_or(kTokenFromSlot),
+                 .seqlens_k = static_cast<int32_t>(session.info.length_tokens),
+                 .flags = kRowSample | (request.forced_token ? kRowPrompt : 0),
+                 .position = 0,
+                 .step = session.info.steps};
+  if (session.fault.token) row.token = *session.fault.token;
+  if (session.fault.seqlens_k) row.seqlens_k = *session.fault.seqlens_k;
+  if (session.fault.position) {
+    row.position = *session.fault.position;
+    row.flags |= kRowExplicitPosition;
+  }
+  return row;
+}
+
+bool StepLoop::DecodeTurn() {
+  std::vector<Request*> batch;
+  while (!decode_queue_.empty() && batch.size() < static_cast<size_t>(runner_.max_rows())) {
+    batch.push_back(decode_queue_.front());
+    decode_queue_.pop_front();
+  }
+  if (batch.empty()) return false;
+
+  const absl::Time launched = options_.now();
+  std::vector<StepRow> rows;
+  for (Request* request : batch) {
+    Session& session = *Find(request->session);
+    if (absl::Status status = SyncSampling(session, request->top_logprobs); !status.ok()) {
+      DeviceFault(status);
+      return true;
+    }
+    rows.push_back(DecodeRow(*request, session));
+    session.fault = {};
+  }
+  absl::StatusOr<const RowResult*> results = runner_.Decode(rows);
+  if (!results.ok()) {
+    DeviceFault(results.status());
+    return true;
+  }
+  const absl::Duration device = options_.now() - launched;
+  metrics_.StepDone(static_cast<int64_t>(batch.size()), absl::ToDoubleSeconds(device));
+  for (size_t i = 0; i < batch.size(); ++i) {
+    Request& request = *batch[i];
+    OnStep(request, *Find(request.session), (*results)[i], static_cast<int32_t>(i), device);
+  }
+  return true;
+}
+
+bool StepLoop::PrefillTurn() {
+  if (prefill_queue_.empty()) return false;
+  Request& request = *prefill_queue_.front();
+  Session& session = *Find(request.session);
+  const int64_t total = static_cast<int64_t>(request.prompt.size());
+  const int64_t count = std::min<int64_t>(runner_.prefill_chunk(), total - request.prompt_done);
+  const bool last = request.prompt_done + count == total;
+
+  std::vector<StepRow> rows;
+  for (int64_t i = request.prompt_done; i < request.prompt_done + count; ++i) {
+    const bool prompt = i > 0 || !request.append_next_token;
+    const bool sample = i + 1 == total;
+    rows.push_back({.slot = session.slot,
+                    .token = request.prompt[i],
+                    .seqlens_k = static_cast<int32_t>(session.info.length_tokens + i),
+                    .flags = (prompt ? kRowPrompt : 0) | (sample ? kRowSample : 0),
+                    .position = 0,
+                    .step = session.info.steps});
+  }
+  const absl::Time launched = options_.now();
+  absl::Status status = SyncSampling(session, request.top_logprobs);
+  absl::StatusOr<const RowResult*> result = nullptr;
+  if (status.ok()) {
+    result = runner_.Prefill(rows, last);
+    status = result.status();
+  }
+  if (!status.ok()) {
+    DeviceFault(status);
+    return true;
+  }
+  const absl::Duration device = options_.now() - launched;
+  request.device += device;
+  request.prompt_done += count;
+  metrics_.PrefillDone(count, absl::ToDoubleSeconds(device));
+  if (last) {
+    prefill_queue_.pop_front();
+    OnPrefilled(request, session, **result);
+  }
+  return true;
+}
+
+// The first fault wins: after it nothing the device holds can be trusted, so all requests end with
+// it.
+void StepLoop::DeviceFault(const absl::Status& status) {
+  if (fault_.ok()) fault_ = absl::InternalError(absl::StrCat("device fault: ", status.message()));
+  std::vector<Request*> all;
+  for (const auto& [id, request] : requests_) all.push_back(request.get());
+  for (Request* request : all) Fail(*request, fault_);
+}
+
+void StepLoop::UpdateGauges() {
+  gauges_due_ = options_.now() + kGaugeInterval;
+  int64_t idle = 0, busy = 0, poisoned = 0;
+  for (const auto& [id, session] : sessions_) {
+    ++(session->poisoned() ? poisoned : session->running != nullptr ? busy : idle);
+  }
+  metrics_.SetSessions("idle", idle);
+  metrics_.SetSessions("busy", busy);
+  metrics_.SetSessions("poisoned", poisoned);
+  metrics_.SetKvTokens(kv_.free_tokens(), kv_.total_tokens());
+  metrics_.SetQueueDepth(static_cast<int64_t>(decode_queue_.size() + prefill_queue_.size()));
+}
+
+}  // namespace latchd

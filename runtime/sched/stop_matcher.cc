@@ -1,0 +1,47 @@
+#include "runtime/sched/stop_matcher.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+namespace latchd {
+
+std::string StopMatcher::Push(const std::string& text) {
+  if (matched_) return "";
+  held_ += text;
+
+  size_t first = std::string::npos;
+  for (const std::string& stop : stops_) {
+    const size_t at = held_.find(stop);
+    if (at == std::string::npos) continue;
+    const bool better = at < first || (at == first && stop.size() > matched_->size());
+    if (better) {
+      first = at;
+      matched_ = stop;
+    }
+  }
+  if (matched_) {
+    std::string shown = held_.substr(0, first);
+    held_.clear();
+    return shown;
+  }
+
+  // Keep the longest end of the text that is the beginning of some stop string.
+  size_t keep = 0;
+  for (const std::string& stop : stops_) {
+    for (size_t length = std::min(stop.size() - 1, held_.size()); length > keep; --length) {
+      if (std::string_view(held_).substr(held_.size() - length) ==
+          std::string_view(stop).substr(0, length)) {
+        keep = length;
+        break;
+      }
+    }
+  }
+  std::string shown = held_.substr(0, held_.size() - keep);
+  held_.erase(0, shown.size());
+  return shown;
+}
+
+std::string StopMatcher::Finish() { return std::exchange(held_, ""); }
+
+}  // namespace latchd
