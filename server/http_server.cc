@@ -3,6 +3,7 @@
 #include <httplib.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -76,8 +77,10 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const Address& add
                      error != 0 ? std::strerror(error) : "cannot resolve the host"));
   }
   http->thread_ = std::thread([&server] { server.listen_after_bind(); });
-  // stop() before the loop runs would be lost, and the destructor would wait for ever.
-  while (!server.is_running()) std::this_thread::yield();
+  // A stop() before the loop runs would be lost, and the destructor would then wait for ever.
+  for (int i = 0; i < 5000 && !server.is_running(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   return http;
 }
 

@@ -15,6 +15,7 @@
 #include "server/decode_service.h"
 #include "server/http_server.h"
 #include "server/options.h"
+#include "server/service_context.h"
 
 namespace grpc {
 class Server;
@@ -49,15 +50,16 @@ class Server {
   const std::string& http_address() const { return http_address_; }
 
  private:
-  Server(const Options& options);
-  absl::Status StartGrpc();
+  explicit Server(const Options& options);
+  absl::Status StartGrpc(const Address& address);
   void SetServing(bool serving);
   void WatchHealth();
   Readiness JudgeReadiness() const;
+  std::string RenderMetrics();
 
   const Options options_;
   Metrics metrics_;
-  std::unique_ptr<Engine> engine_;  // set once, before ready_
+  std::unique_ptr<Engine> engine_;  // set once, before loaded_
   WorkTracker tracker_;
   DrainSignal drain_;
   std::unique_ptr<WorkerPool> workers_;
