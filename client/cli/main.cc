@@ -18,6 +18,7 @@ int main(int argc, char** argv) {
   app.fallthrough();
   app.add_option("--server", server, "HOST:PORT of the daemon's gRPC service")
       ->envname("LATCHD_SERVER")
+      ->take_last()
       ->capture_default_str();
   app.add_flag("--json", json,
                "One JSON object on stdout instead of text (chat, step: one a line)");

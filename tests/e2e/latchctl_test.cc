@@ -184,7 +184,7 @@ TEST_F(LatchctlE2e, ChatKeepsItsCache) {
   const CtlResult once = Ctl({"chat", "--once", "Hi", "-n", "6", "--json"});
   EXPECT_EQ(once.code, 0) << once.err;
   // "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
-  EXPECT_EQ(One(once)["usage"]["prompt_tokens"], 22);
+  EXPECT_EQ(One(once)["usage"]["prompt_tokens"], 21);
   const CtlResult two =
       Ctl({"chat", "-n", "6", "--json"}, "Hi\nAnd now?\n/stats\n/reset\nHi\n/quit\nnever\n");
   EXPECT_EQ(two.code, 0) << two.err;
