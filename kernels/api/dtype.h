@@ -6,7 +6,8 @@
 
 namespace latchd {
 
-// Element type of a tensor as latchd computes with it. Quantised file formats are dequantised at load.
+// Element type of a tensor as latchd computes with it. Quantised file formats are dequantised at
+// load.
 enum class DType : uint8_t { kF32 = 0, kF16 = 1, kBF16 = 2 };
 
 constexpr size_t SizeOf(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }

@@ -4,7 +4,8 @@
 #include <cstdint>
 #include <string_view>
 
-// The one list of device invariants: bit, name and sentence, for host and device code alike. DESIGN section 6.
+// The one list of device invariants: bit, name and sentence, for host and device code alike. DESIGN
+// section 6.
 
 #if defined(__CUDACC__)
 #define LATCHD_HOST_DEVICE __host__ __device__
@@ -44,8 +45,9 @@ inline constexpr std::array<InvariantInfo, 9> kInvariants = {{
     {kPageTable, "PAGE_TABLE", "page index is outside the KV pool (internal fault)"},
 }};
 
-// The sticky error word of one slot. Set only by device code; `mask` accumulates by atomicOr, the other fields are
-// written by whoever turned the mask from zero (the first violation wins; a later one is a consequence).
+// The sticky error word of one slot. Set only by device code; `mask` accumulates by atomicOr, the
+// other fields are written by whoever turned the mask from zero (the first violation wins; a later
+// one is a consequence).
 struct alignas(8) Latch {
   uint32_t mask;
   uint32_t first;  // lowest bit of the first violation: the one that value and limit describe
@@ -59,13 +61,13 @@ static_assert(sizeof(Latch) == 40);
 
 // What the metadata op judges for one row. All lengths in tokens.
 struct LengthCheck {
-  int64_t seqlens_k;         // total - 1, as the client or the scheduler gave it
-  int64_t k_sequence;        // new keys of this call: 1 for a step, 0 attends only
-  int64_t q_sequence;        // new queries of this call: 1 for a step
+  int64_t seqlens_k;   // total - 1, as the client or the scheduler gave it
+  int64_t k_sequence;  // new keys of this call: 1 for a step, 0 attends only
+  int64_t q_sequence;  // new queries of this call: 1 for a step
   int64_t past_capacity;
   int64_t present_capacity;
-  int64_t first_position;    // rotary positions used: [first_position, first_position + q_sequence)
-  int64_t rotary_rows;       // 0: no rotary, positions are not judged
+  int64_t first_position;  // rotary positions used: [first_position, first_position + q_sequence)
+  int64_t rotary_rows;     // 0: no rotary, positions are not judged
 };
 
 struct Verdict {
@@ -84,7 +86,8 @@ struct Verdict {
   }
 };
 
-// Judges the bits 1..32. Values are never clamped: a row that fails is skipped by every later kernel.
+// Judges the bits 1..32. Values are never clamped: a row that fails is skipped by every later
+// kernel.
 LATCHD_HOST_DEVICE inline Verdict CheckLengths(const LengthCheck& c) {
   Verdict v;
   const int64_t total = c.seqlens_k + 1;

@@ -8,10 +8,11 @@
 
 namespace latchd {
 
-// One layer of the paged KV cache. A page holds page_tokens tokens of every KV head, BNSH inside the page. A page id is
-// the same for all layers, so one page table serves the whole model. A contiguous BNSH cache is the special case of one
-// page per slot (page_shift = 31, page_tokens = capacity). Bytes beyond a slot's valid length are undefined: kernels
-// must not read them into results.
+// One layer of the paged KV cache. A page holds page_tokens tokens of every KV head, BNSH inside
+// the page. A page id is the same for all layers, so one page table serves the whole model. A
+// contiguous BNSH cache is the special case of one page per slot (page_shift = 31, page_tokens =
+// capacity). Bytes beyond a slot's valid length are undefined: kernels must not read them into
+// results.
 struct KvView {
   void* key;                  // [pool_pages, kv_heads, page_tokens, head_dim] of dtype
   void* value;                // same shape
@@ -24,7 +25,8 @@ struct KvView {
   int32_t head_dim;
   DType dtype;
 
-  // Element offset of [slot, head, token, 0]. REQUIRES: the metadata op has checked the slot's page table up to token.
+  // Element offset of [slot, head, token, 0]. REQUIRES: the metadata op has checked the slot's page
+  // table up to token.
   LATCHD_HOST_DEVICE size_t Offset(int32_t slot, int32_t head, int32_t token) const {
     const int32_t page = page_table[static_cast<size_t>(slot) * max_pages + (token >> page_shift)];
     const int32_t in_page = token & static_cast<int32_t>((1u << page_shift) - 1);

@@ -9,8 +9,9 @@ namespace latchd {
 
 enum class OpCode : uint8_t {
   kOk,
-  kInvalidArgument,     // a shape or dtype that the op does not take: our own bug, or a model we must refuse
-  kUnsupported,         // a valid request that this backend has no kernel for
+  kInvalidArgument,  // a shape or dtype that the op does not take: our own bug, or a model we must
+                     // refuse
+  kUnsupported,      // a valid request that this backend has no kernel for
   kResourceExhausted,   // no memory
   kFailedPrecondition,  // e.g. a workspace that is too small while capturing
   kDeviceFault,         // the device's own error; sticky for the process

@@ -3,17 +3,18 @@
 #include "kernels/api/op_status.h"
 #include "kernels/api/ops.h"
 
-// START HERE. Every op that a backend implements, on one page. kernels/cpu is the readable specification; kernels/cuda
-// is compared with it. Parameters are documented in ops.h.
+// START HERE. Every op that a backend implements, on one page. kernels/cpu is the readable
+// specification; kernels/cuda is compared with it. Parameters are documented in ops.h.
 
 namespace latchd {
 
 using OpStream = void*;  // cudaStream_t on CUDA; unused on the CPU
 
 struct OpTable {
-  const char* backend;        // "cpu", "cuda"
-  DType (*activation_dtype)(DType compute);  // dtype of activations that feed a LinearOp without norm (attention
-                                             // output, MLP hidden): f32 on the CPU, the compute dtype on CUDA
+  const char* backend;  // "cpu", "cuda"
+  DType (*activation_dtype)(
+      DType compute);  // dtype of activations that feed a LinearOp without norm (attention
+                       // output, MLP hidden): f32 on the CPU, the compute dtype on CUDA
 
   OpStatus (*pack)(const PackOp&, OpStream);
   OpStatus (*upload)(const UploadOp&, OpStream);
@@ -30,7 +31,8 @@ struct OpTable {
 
 const OpTable& CpuOps();
 #if LATCHD_HAS_CUDA
-// Loads every kernel module and library handle on the current device, so that nothing is loaded inside a capture.
+// Loads every kernel module and library handle on the current device, so that nothing is loaded
+// inside a capture.
 OpStatus CudaOpsInit();
 const OpTable& CudaOps();
 #endif

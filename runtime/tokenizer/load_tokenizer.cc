@@ -122,13 +122,16 @@ absl::Status ReadOptional(const fs::path& folder, const char* name, const Read& 
 absl::StatusOr<TokenizerParts> LoadFolder(const fs::path& folder) {
   const fs::path json = folder / "tokenizer.json", model = folder / "tokenizer.model";
   absl::StatusOr<TokenizerParts> parts =
-      absl::NotFoundError(absl::StrCat(folder.string(), ": no tokenizer.json or tokenizer.model"));
+      absl::NotFoundError(absl::StrCat(folder.string(), ": no tokenizer.json"));
   if (Exists(json)) {
     absl::StatusOr<std::string> text = ReadFile(json);
     if (!text.ok()) return text.status();
     parts = ParseTokenizerJson(json.string(), *text);
   } else if (Exists(model)) {
-    parts = LoadSentencePiece(model.string());
+    return absl::UnimplementedError(
+        absl::StrCat(model.string(),
+                     ": expected a tokenizer.json beside it: convert the tokenizer "
+                     "(transformers' save_pretrained writes one) or use a GGUF file"));
   }
   if (!parts.ok()) return parts;
   absl::Status status = ReadOptional(folder, "tokenizer_config.json", ReadTokenizerConfig, &*parts);

@@ -37,7 +37,5 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> BuildTokenizer(TokenizerParts parts);
 // The loaders; errors as LoadTokenizer's. `name` stands for the file in errors.
 absl::StatusOr<TokenizerParts> ParseTokenizerJson(const std::string& name, std::string_view json);
 absl::StatusOr<TokenizerParts> ParseGgufTokenizer(const GgufFile& file);
-// A SentencePiece tokenizer.model.
-absl::StatusOr<TokenizerParts> LoadSentencePiece(const std::string& path);
 
 }  // namespace latchd

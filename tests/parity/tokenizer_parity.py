@@ -80,12 +80,10 @@ def main():
     os.makedirs(folder, exist_ok=True)
     processor = tokenizer_models.train_sentencepiece(folder, seed)
     if processor is None:
-        print("sentencepiece: the package is missing, tokenizer.model and GGUF scores not compared")
+        print("sentencepiece: the package is missing, GGUF scores not compared")
     else:
         # SentencePiece has no added tokens of its own, and keeps NUL for itself.
         plain = [t.replace("\0", "") for t in texts]
-        ids = [[processor.bos_id()] + i for i in processor.encode(plain)]
-        wrong += compare("sentencepiece model", dump(args.dump, folder, plain), plain, ids, None, None)
         gguf = os.path.join(args.work, "sentencepiece.gguf")
         tokenizer_models.sentencepiece_gguf(gguf, processor)
         plain = [t for t in plain if t]
