@@ -52,7 +52,8 @@ absl::Status StepStream::End(bool expected) {
 }
 
 absl::StatusOr<v1::StepResult> StepStream::Step(const StepOptions& options) {
-  if (outstanding() != 0) {
+  // A stream that ended leaves its lost responses outstanding for ever: its own error comes first.
+  if (!ended().has_value() && outstanding() != 0) {
     return absl::FailedPreconditionError(
         "StepStream: " + std::to_string(outstanding()) +
         " responses are outstanding; Receive them before the next Step");
