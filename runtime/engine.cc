@@ -8,7 +8,6 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "runtime/engine_parts.h"
@@ -239,19 +238,6 @@ class EngineImpl final : public Engine {
 };
 
 }  // namespace
-
-std::string DescribeLatch(const Latch& latch) {
-  if (latch.mask == 0) return "";
-  std::vector<std::string> names;
-  std::string sentence = "unknown invariant";
-  for (const InvariantInfo& invariant : kInvariants) {
-    if (latch.mask & invariant.bit) names.emplace_back(invariant.name);
-    if (latch.first == invariant.bit) sentence = std::string(invariant.sentence);
-  }
-  return absl::StrCat(absl::StrJoin(names, "+"), ": ", sentence, " (value ", latch.value,
-                      ", limit ", latch.limit, "; layer ", latch.layer, ", row ", latch.row,
-                      ", step ", latch.step, ")");
-}
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options,
                                                        Metrics& metrics, const Progress& progress) {

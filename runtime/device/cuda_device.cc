@@ -207,7 +207,8 @@ class CudaDevice final : public Device {
     return Check(cudaSetDevice(info_.index), "cudaSetDevice");
   }
   absl::Status Ready(const char* what) {
-    if (capturing_) return absl::FailedPreconditionError(absl::StrCat(what, " is not allowed while capturing"));
+    if (capturing_) return absl::FailedPreconditionError(absl::StrCat(
+        what, " is not allowed while capturing: warm the fixed decode shape first"));
     return Select();
   }
 

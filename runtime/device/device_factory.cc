@@ -22,16 +22,17 @@ absl::StatusOr<std::unique_ptr<Device>> CreateDevice(std::string_view spec, int 
   if (spec == "auto" && !GpuUnavailableReason().empty()) return CreateCpuDevice(threads);
 
   int index = 0;
+  bool valid = spec == "cuda" || spec == "auto";
   constexpr std::string_view kCudaPrefix = "cuda:";
   if (spec.starts_with(kCudaPrefix)) {
     const std::string_view number = spec.substr(kCudaPrefix.size());
     const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), index);
-    if (error != std::errc() || end != number.data() + number.size() || index < 0) spec = "";
-  } else if (spec != "cuda" && spec != "auto") {
-    spec = "";
+    valid = error == std::errc() && end == number.data() + number.size() && index >= 0;
   }
-  if (spec.empty()) {
-    return absl::InvalidArgumentError("device: expected auto, cpu, cuda or cuda:N (N = 0, 1, ...)");
+  if (!valid) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("device: expected auto, cpu, cuda or cuda:N (N = 0, 1, ...), got '",
+                     std::string(spec), "'"));
   }
 #if LATCHD_HAS_CUDA
   if (const std::string reason = CudaUnavailableReason(); !reason.empty()) {

@@ -32,8 +32,9 @@ absl::Status GraphCache::Capture(const Signature& signature, const Signature& la
         absl::StrCat("captured step differs from the warmed one; warmed: ", signature.ToString(),
                      "; captured: ", launched.ToString()));
   }
-  const size_t captured = std::count_if(entries_.begin(), entries_.end(), [](const auto& item) {
-    return item.second->graph != nullptr;
+  // Recording this signature again replaces its graph, so only the others count.
+  const size_t captured = std::count_if(entries_.begin(), entries_.end(), [&](const auto& item) {
+    return item.second->graph != nullptr && item.second != entry->second;
   });
   if (captured >= max_graphs_) {
     return absl::ResourceExhaustedError(absl::StrCat(

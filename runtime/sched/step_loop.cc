@@ -241,6 +241,8 @@ bool StepLoop::DecodeTurn() {
   const absl::Duration device = options_.now() - launched;
   metrics_.StepDone(static_cast<int64_t>(batch.size()), absl::ToDoubleSeconds(device));
   for (size_t i = 0; i < batch.size(); ++i) {
+    // Reading logits may have failed for an earlier row: all requests have ended with the fault.
+    if (!fault_.ok()) return true;
     Request& request = *batch[i];
     OnStep(request, *Find(request.session), (*results)[i], static_cast<int32_t>(i), device);
   }

@@ -10,13 +10,15 @@ std::string StopMatcher::Push(const std::string& text) {
   if (matched_) return "";
   held_ += text;
 
-  size_t first = std::string::npos;
+  // The first occurrence of a stop string is also the one that is complete first.
+  size_t first = 0, end = std::string::npos;
   for (const std::string& stop : stops_) {
     const size_t at = held_.find(stop);
     if (at == std::string::npos) continue;
-    const bool better = at < first || (at == first && stop.size() > matched_->size());
-    if (better) {
+    const size_t stop_end = at + stop.size();
+    if (stop_end < end || (stop_end == end && at < first)) {
       first = at;
+      end = stop_end;
       matched_ = stop;
     }
   }

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "kernels/api/convert.h"
+#include "kernels/api/kv_view.h"
+#include "kernels/api/step_tables.h"
 
 namespace latchd::reference {
 
