@@ -4,7 +4,6 @@ set(LATCHD_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO (where nvcc is f
 set_property(CACHE LATCHD_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(LATCHD_CUDA_ARCHITECTURES "90a-real" CACHE STRING "CUDA architectures; release images add 80-real;89-real;90-virtual")
 set(LATCHD_SANITIZE "" CACHE STRING "Sanitizers, e.g. address,undefined or thread")
-option(LATCHD_OPENMP "Use OpenMP threads in the CPU kernels" ON)
 option(LATCHD_TESTS "Build the tests" ON)
 option(LATCHD_FUZZ "Build the libFuzzer targets (needs clang)" OFF)
 

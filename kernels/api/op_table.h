@@ -30,6 +30,9 @@ struct OpTable {
 };
 
 const OpTable& CpuOps();
+// Threads that CPU ops use, the caller's included, for the whole process; 0 = all cores. Returns
+// the number.
+int SetCpuThreads(int threads);
 #if LATCHD_HAS_CUDA
 // Loads every kernel module and library handle on the current device, so that nothing is loaded
 // inside a capture.

@@ -1,4 +1,5 @@
 #include "kernels/cpu/ops_internal.h"
+#include "kernels/cpu/worker_team.h"
 
 namespace latchd {
 namespace {
@@ -27,6 +28,11 @@ size_t WorkspaceBytes(const OpCall& call) {
 }
 
 }  // namespace
+
+int SetCpuThreads(int threads) {
+  cpu::SetThreads(threads);
+  return cpu::Threads();
+}
 
 const OpTable& CpuOps() {
   static const OpTable ops = {

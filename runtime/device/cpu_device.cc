@@ -6,13 +6,8 @@
 #include <cstring>
 #include <fstream>
 #include <mutex>
-#include <thread>
 #include <unordered_map>
 #include <vector>
-
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 #include "absl/strings/str_cat.h"
 
@@ -56,8 +51,6 @@ class CpuGraph final : public Graph {
 class CpuDevice final : public Device {
  public:
   explicit CpuDevice(int threads) {
-    const int cores = std::max(1u, std::thread::hardware_concurrency());
-    threads_ = threads > 0 ? threads : cores;
     info_.name = CpuModelName();
     info_.backend = "cpu";
     struct sysinfo system = {};
@@ -65,7 +58,7 @@ class CpuDevice final : public Device {
       info_.total_bytes = static_cast<size_t>(system.totalram) * system.mem_unit;
     }
     info_.free_bytes = AvailableBytes();
-    info_.compute_units = threads_;
+    info_.compute_units = SetCpuThreads(threads);
   }
 
   const DeviceInfo& info() const override { return info_; }
@@ -134,27 +127,17 @@ class CpuDevice final : public Device {
 
  private:
   static absl::Status WhileCapturing(const char* what) {
-    return absl::FailedPreconditionError(absl::StrCat(what, " is not allowed while capturing"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(what, " is not allowed while capturing: warm the fixed decode shape first"));
   }
   absl::Status Copy(void* destination, const void* source, size_t bytes, const char* what) {
     if (capturing_) return WhileCapturing(what);
     std::memcpy(destination, source, bytes);
     return absl::OkStatus();
   }
-  absl::Status Execute(const OpCall& call) {
-#ifdef _OPENMP
-    // OpenMP keeps its thread count per calling thread.
-    thread_local int applied_threads = 0;
-    if (applied_threads != threads_) {
-      omp_set_num_threads(threads_);
-      applied_threads = threads_;
-    }
-#endif
-    return ToStatus(Dispatch(CpuOps(), call, nullptr));
-  }
+  absl::Status Execute(const OpCall& call) { return ToStatus(Dispatch(CpuOps(), call, nullptr)); }
 
   DeviceInfo info_;
-  int threads_ = 1;
   bool capturing_ = false;
   std::vector<OpCall> recorded_;
   std::unordered_map<void*, size_t> sizes_;

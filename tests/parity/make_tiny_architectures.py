@@ -108,7 +108,8 @@ ARCHITECTURES = {
 
 
 def randomise(model: torch.nn.Module, dtype: torch.dtype, seed: int) -> None:
-    """Weights so large that attention is peaked and logits are far apart, rounded to `dtype`."""
+    """Weights so large that attention is peaked and logits are far apart. All are bf16 values, which f16 and f32 hold
+    too (but for subnormals): so that an error in any dtype is arithmetic, not the rounding of weights."""
     rng = torch.Generator().manual_seed(seed)
     for name, p in model.named_parameters():
         noise = torch.randn(p.shape, generator=rng)
@@ -122,7 +123,7 @@ def randomise(model: torch.nn.Module, dtype: torch.dtype, seed: int) -> None:
             value = 0.5 * noise
         else:
             value = 1.6 * noise / p.shape[1] ** 0.5
-        p.data = value.to(dtype).float()
+        p.data = value.to(torch.bfloat16).to(dtype).float()
 
 
 def answer(config: dict, dtype: torch.dtype, seed: int):

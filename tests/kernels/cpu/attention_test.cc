@@ -3,12 +3,9 @@
 #include <cstring>
 
 #include "kernels/api/op_table.h"
+#include "kernels/cpu/worker_team.h"
 #include "tests/support/reference_ops.h"
 #include "tests/support/reference_random.h"
-
-#if defined(_OPENMP)
-#include <omp.h>
-#endif
 
 namespace latchd {
 namespace {
@@ -175,14 +172,10 @@ TEST_P(AttentionTest, DecodeRowsDoNotDependOnBatchThreadsOrPaging) {
     meta.slot = 0;
     AttentionCase alone(random, s, contiguous, {meta}, Phase::kDecode);
     std::copy_n(batch.q.begin() + static_cast<std::ptrdiff_t>(r * width), width, alone.q.begin());
-#if defined(_OPENMP)
-    const int threads = omp_get_max_threads();
-    omp_set_num_threads(static_cast<int>(r) % 4 + 1);
-#endif
+    const int threads = cpu::Threads();
+    cpu::SetThreads(static_cast<int>(r) % 4 + 1);
     alone.Run();
-#if defined(_OPENMP)
-    omp_set_num_threads(threads);
-#endif
+    cpu::SetThreads(threads);
     ASSERT_EQ(std::memcmp(alone.out.data(), batch.out.data() + r * width, width * 4), 0)
         << "row " << r;
   }

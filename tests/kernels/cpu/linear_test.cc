@@ -3,12 +3,9 @@
 #include <cstring>
 
 #include "kernels/api/op_table.h"
+#include "kernels/cpu/worker_team.h"
 #include "tests/support/reference_ops.h"
 #include "tests/support/reference_random.h"
-
-#if defined(_OPENMP)
-#include <omp.h>
-#endif
 
 namespace latchd {
 namespace {
@@ -143,14 +140,10 @@ TEST(LinearTest, DecodeRowsDoNotDependOnBatchOrThreads) {
       alone.x = static_cast<const float*>(alone.x) + r * batch.k;
       alone.y = y.data();
       alone.rows = 1;
-#if defined(_OPENMP)
-      const int threads = omp_get_max_threads();
-      omp_set_num_threads(r % 3 + 1);
-#endif
+      const int threads = cpu::Threads();
+      cpu::SetThreads(r % 3 + 1);
       ASSERT_TRUE(CpuOps().linear(alone, nullptr).ok());
-#if defined(_OPENMP)
-      omp_set_num_threads(threads);
-#endif
+      cpu::SetThreads(threads);
       ASSERT_EQ(std::memcmp(y.data(), batch.y.data() + static_cast<size_t>(r) * y.size() * 4,
                             y.size() * 4),
                 0)
