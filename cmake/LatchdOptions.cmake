@@ -17,8 +17,10 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 find_program(LATCHD_CCACHE ccache)
 if(LATCHD_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${LATCHD_CCACHE})
-  set(CMAKE_CUDA_COMPILER_LAUNCHER ${LATCHD_CCACHE})
+  # Paths are hashed relative to the source folder, so that a second checkout finds what the first one compiled.
+  set(launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${LATCHD_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${launcher})
 endif()
 
 if(NOT LATCHD_CUDA STREQUAL "OFF")
