@@ -25,13 +25,12 @@ absl::StatusOr<Generation> RunGeneration(Context& context, const v1::GenerateReq
   Generation own;
   Generation& generation = partial != nullptr ? *partial : own;
   const absl::Time start = absl::Now();
-  absl::Time first = start, last = start;
+  absl::Time first = start;
   auto finish = context.client.Generate(
       request,
       [&](const v1::GenerateResponse::Token& token) {
-        last = absl::Now();
         if (generation.tokens.empty()) {
-          first = last;
+          first = absl::Now();
         } else if (token.has_timings()) {  // the first token is the prefill's
           generation.step_us.push_back(static_cast<double>(token.timings().device_us()));
         }
@@ -44,9 +43,10 @@ absl::StatusOr<Generation> RunGeneration(Context& context, const v1::GenerateReq
       context.call_options());
   generation.total_ms = absl::ToDoubleMilliseconds(absl::Now() - start);
   generation.ttft_ms = absl::ToDoubleMilliseconds(first - start);
-  const double decode_s = absl::ToDoubleSeconds(last - first);
-  if (decode_s > 0.0) generation.tokens_per_s = (generation.tokens.size() - 1) / decode_s;
   if (!finish.ok()) return finish.status();
+  // By the daemon's clock: here, tokens of a fast model arrive in bursts.
+  const double decode_s = finish->usage().decode_us() * 1e-6;
+  if (decode_s > 0.0) generation.tokens_per_s = (generation.tokens.size() - 1) / decode_s;
   generation.text += finish->text();
   if (echo == Echo::kText) Print(finish->text());
   generation.finish = *std::move(finish);
