@@ -1,5 +1,7 @@
 #include "runtime/program/step_program.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace latchd {
@@ -62,14 +64,25 @@ struct CountBytes {
     return op.rows * op.table.k * (SizeOf(op.table.dtype) + sizeof(float));
   }
   size_t operator()(const LinearOp& op) const {
+    size_t y = op.weight.n * SizeOf(op.y_dtype);
+    if (op.epilogue == Epilogue::kResidual) y *= 2;  // read and written
+    if (op.epilogue == Epilogue::kSiluMul) y /= 2;   // gate and up become one
     return op.weight.n * op.weight.k * SizeOf(op.weight.dtype) +
-           op.rows * (op.weight.k * SizeOf(op.x_dtype) + op.weight.n * SizeOf(op.y_dtype));
+           op.rows * (op.weight.k * SizeOf(op.x_dtype) + y);
   }
   size_t operator()(const AttentionPrepOp& op) const {
-    return size_t{2} * op.rows * (op.q_heads + 2 * op.kv.kv_heads) * op.kv.head_dim * sizeof(float);
+    const size_t kv_heads = size_t{2} * op.kv.kv_heads;
+    return op.rows * op.kv.head_dim *
+           ((op.q_heads + kv_heads) * sizeof(float) + op.q_heads * sizeof(float) +
+            kv_heads * SizeOf(op.kv.dtype));
   }
   size_t operator()(const AttentionOp& op) const {
-    return size_t{2} * op.rows * op.kv.kv_heads * kv_tokens * op.kv.head_dim * SizeOf(op.kv.dtype);
+    // Rows of a prefill are of one slot and share its keys.
+    const size_t readers = op.phase == Phase::kPrefill ? 1 : op.rows;
+    const int64_t seen = op.window > 0 ? std::min<int64_t>(op.window, kv_tokens) : kv_tokens;
+    return size_t{2} * readers * op.kv.kv_heads * seen * op.kv.head_dim * SizeOf(op.kv.dtype) +
+           size_t{1} * op.rows * op.q_heads * op.kv.head_dim *
+               (sizeof(float) + SizeOf(op.out_dtype));
   }
   size_t operator()(const SampleOp& op) const { return size_t{4} * op.rows * op.vocab; }
 };
