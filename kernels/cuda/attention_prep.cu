@@ -39,8 +39,10 @@ __device__ __forceinline__ void PrepareHead(const AttentionPrepOp& op, const flo
 
 template <typename T>
 __global__ void __launch_bounds__(kWarps * 32) AttentionPrepKernel(const __grid_constant__ AttentionPrepOp op) {
-  WaitForPrevious();
+  // Before the wait, unlike everywhere else: AttentionDecode may then start while the projection before
+  // this kernel still runs, and load keys. What it reads before its own wait is older than both.
   AllowNext();
+  WaitForPrevious();
   const int lane = threadIdx.x % 32, r = blockIdx.y;
   const int head = blockIdx.x * kWarps + threadIdx.x / 32;
   const int heads = op.q_heads + 2 * op.kv.kv_heads, d = op.kv.head_dim;

@@ -2,11 +2,9 @@
 #include <string>
 
 #include "kernels/cuda/common/device.cuh"
-#include "kernels/cuda/common/epilogue.cuh"
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/common/norm.cuh"
-#include "kernels/cuda/common/packed_layout.h"
-#include "kernels/cuda/ops_internal.h"
+#include "kernels/cuda/linear_decode.cuh"
 
 // Decode matrix product over packed f16/bf16 weights: y [rows, n] = x [rows, k] W^T. Bound by the
 // weight stream, so everything serves to keep it running:
@@ -23,35 +21,39 @@
 namespace latchd::cuda {
 namespace {
 
-constexpr int kWarps = 16;
-constexpr int kThreads = kWarps * 32;
+constexpr int kWarps = kLinearWarps, kThreads = kLinearThreads;
 static_assert(kThreads == kNormThreads);
-constexpr int kStages = 4;                           // pairs of units in flight a warp
-constexpr int kRingBytes = kStages * 2 * kThreads * 16;
+constexpr int kStageBytes = 2 * kThreads * 16;       // one pair of units a warp
 constexpr int kPartialBytes = kWarps * 32 * 16;      // one 16 x 8 tile of partial sums a warp
 constexpr int kPartialBuffers = 2;
-constexpr size_t kMaxActivationBytes = 32 * 1024;    // so that two kernels share a multiprocessor
+constexpr int kMaxActivationBytes = 32 * 1024;
 constexpr int kActivationPad = 32;                   // elements; rows start 64 bytes apart in banks
-constexpr int kMaxSharedBytes = kRingBytes + kPartialBuffers * kPartialBytes + static_cast<int>(kMaxActivationBytes);
 
-struct DecodeParams {
-  const void* weight;
-  const void* x;            // f32 or T, [rows, k]
-  const float* norm_weight;
-  float norm_eps;
-  bool x_is_float;
-  int32_t k;
-  int32_t row_tiles;
-  EpilogueParams epilogue;
-};
+// Two kernels that follow each other must share a multiprocessor, yet not two blocks of one kernel,
+// or a kernel's blocks pile up on half of the multiprocessors (seen: 66 of 132). Products that add
+// to the residual alternate with the others, so these take more than half of the shared memory and
+// the others less than what that leaves.
+constexpr int kResidualStages = 5, kOtherStages = 4;
+constexpr int kMoreThanHalf = 115 * 1024;
+constexpr int SharedBytes(int stages, int staged) {
+  const int bytes = stages * kStageBytes + kPartialBuffers * kPartialBytes + staged;
+  return stages == kResidualStages && bytes < kMoreThanHalf ? kMoreThanHalf : bytes;
+}
 
 __device__ __forceinline__ int ActivationStride(int k) {
   return static_cast<int>(ColPairs(k)) * kPairCols + kActivationPad;
 }
 
-// x -> normalised T in shared memory, [rows][stride], zero beyond k. Ends with a barrier.
+// A row of at most kHeld * 4 * kThreads elements is normalised from registers.
+constexpr int kHeld = 2;
+__device__ __forceinline__ bool HoldsRow(const LinearDecodeParams& p) {
+  return p.x_is_float && p.norm_weight != nullptr && p.epilogue.rows == 1 && p.k <= kHeld * 4 * kThreads;
+}
+
+// x -> normalised T in shared memory, [rows][stride], zero beyond k. Ends with a barrier. `gain`:
+// this thread's norm weights, if HoldsRow.
 template <typename T>
-__device__ void StageActivations(const DecodeParams& p, T* staged, float* squares) {
+__device__ void StageActivations(const LinearDecodeParams& p, T* staged, float* squares, const float4 (&gain)[kHeld]) {
   const int k = p.k, rows = p.epilogue.rows, stride = ActivationStride(k);
   const int padded = stride - kActivationPad;
   if (!p.x_is_float) {
@@ -66,6 +68,34 @@ __device__ void StageActivations(const DecodeParams& p, T* staged, float* square
     return;
   }
   const float* x = static_cast<const float*>(p.x);
+  if (HoldsRow(p)) {
+    float4 v[kHeld];
+    float sum = 0.0f;
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) {
+      const int c = (j * kThreads + threadIdx.x) * 4;
+      v[j] = c < k ? __ldcg(reinterpret_cast<const float4*>(x + c)) : make_float4(0, 0, 0, 0);
+    }
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) {
+      if ((j * kThreads + threadIdx.x) * 4 < k) sum = AddSquares(v[j], sum);
+    }
+    sum = WarpSum(sum);
+    if (threadIdx.x % 32 == 0) squares[threadIdx.x / 32] = sum;
+    __syncthreads();
+    const float inverse = InverseRms(squares, k, p.norm_eps);
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) {
+      const int c = (j * kThreads + threadIdx.x) * 4;
+      const float4& g = gain[j];
+      if (c < padded) {
+        *reinterpret_cast<uint2*>(staged + c) = make_uint2(PackPair(v[j].x * inverse * g.x, v[j].y * inverse * g.y, T()),
+                                                           PackPair(v[j].z * inverse * g.z, v[j].w * inverse * g.w, T()));
+      }
+    }
+    __syncthreads();
+    return;
+  }
   if (p.norm_weight != nullptr) {
     for (int r = 0; r < rows; ++r) {
       const float sum = WarpSquares(x + static_cast<size_t>(r) * k, k);
@@ -90,59 +120,69 @@ __device__ void StageActivations(const DecodeParams& p, T* staged, float* square
   __syncthreads();
 }
 
-// Sums the warps' partial sums of one 16 x 8 tile in order and stores it. One warp.
-__device__ void FinishTile(const EpilogueParams& e, const float4* partial, int64_t row_tile, int column0, int lane) {
-  float4 sum = partial[lane];
+// The end of one 16 x 8 tile, by one warp: lane 4 g + t has outputs g and g + 8 of rows 2 t, 2 t + 1.
+struct TileEnd {
+  float residual[2][2];  // [row][output]
+  bool live[2];
+
+  // Before the barrier behind which the sums are complete, so that these loads are not waited for.
+  __device__ __forceinline__ void Load(const EpilogueParams& e, int row_tile, int lane) {
 #pragma unroll
-  for (int w = 1; w < kWarps; ++w) {
-    const float4 v = partial[w * 32 + lane];
-    sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
-  }
-  const int g = lane / 4, t = lane % 4;
-  const int64_t o = row_tile * kTileRows + g;
-#pragma unroll
-  for (int c = 0; c < 2; ++c) {
-    const int r = column0 + 2 * t + c;
-    if (r >= e.rows || e.meta[r].slot < 0) continue;
-    const float low = c == 0 ? sum.x : sum.y, high = c == 0 ? sum.z : sum.w;
-    if (e.kind == Epilogue::kSiluMul) {
-      StoreGated(e, r, row_tile * kTileRows + g, low, high);
-    } else {
-      StoreOutput(e, r, o, low);
-      StoreOutput(e, r, o + 8, high);
+    for (int c = 0; c < 2; ++c) {
+      const int r = 2 * (lane % 4) + c, o = row_tile * kTileRows + lane / 4;
+      live[c] = r < e.rows && e.meta[r].slot >= 0;
+      residual[c][0] = LoadResidual(e, r, o);
+      residual[c][1] = LoadResidual(e, r, o + 8);
     }
   }
-}
+  // Adds the warps' partial sums in order.
+  __device__ __forceinline__ void Store(const EpilogueParams& e, const float4* partial, int row_tile, int lane) const {
+    float4 sum = partial[lane];
+#pragma unroll
+    for (int w = 1; w < kWarps; ++w) {
+      const float4 v = partial[w * 32 + lane];
+      sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+    }
+    const int64_t o = static_cast<int64_t>(row_tile) * kTileRows + lane / 4;
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const int r = 2 * (lane % 4) + c;
+      if (!live[c]) continue;
+      const float low = c == 0 ? sum.x : sum.y, high = c == 0 ? sum.z : sum.w;
+      if (e.kind == Epilogue::kSiluMul) {
+        StoreGated(e, r, o, low, high);
+      } else {
+        StoreOutput(e, r, o, low, residual[c][0]);
+        StoreOutput(e, r, o + 8, high, residual[c][1]);
+      }
+    }
+  }
+};
 
-// kColumnTiles: groups of 8 rows a pass over the weights. kStaged: activations come from shared
-// memory (few rows); else straight from global memory, as T, because they would not fit.
-template <typename T, int kColumnTiles, bool kStaged>
-__global__ void __launch_bounds__(kThreads, kStaged ? 2 : 1) LinearDecodeKernel(const __grid_constant__ DecodeParams p) {
+// At most 8 rows, whose activations fit shared memory.
+template <typename T, int kStages>
+__global__ void __launch_bounds__(kThreads, 2) LinearDecodeKernel(const __grid_constant__ LinearDecodeParams p) {
   extern __shared__ __align__(128) unsigned char shared[];
-  float4* partials = reinterpret_cast<float4*>(shared + kRingBytes);
-  T* staged = reinterpret_cast<T*>(shared + kRingBytes + kPartialBuffers * kPartialBytes);
+  float4* partials = reinterpret_cast<float4*>(shared + kStages * kStageBytes);
+  T* staged = reinterpret_cast<T*>(shared + kStages * kStageBytes + kPartialBuffers * kPartialBytes);
   __shared__ float squares[8 * kNormWarps];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int rows = p.epilogue.rows, k = p.k;
-
-  const int first_tile = static_cast<int>(static_cast<int64_t>(p.row_tiles) * blockIdx.x / gridDim.x);
-  const int last_tile = static_cast<int>(static_cast<int64_t>(p.row_tiles) * (blockIdx.x + 1) / gridDim.x);
-  const int pairs = static_cast<int>(ColPairs(k));
-  const int first_pair = pairs * warp / kWarps, own_pairs = pairs * (warp + 1) / kWarps - first_pair;
+  const LinearShare share = ShareOf(p, warp);
 
   // The stream of this lane: own_pairs pairs of 16-byte fragments a tile, then a jump to the next.
   const unsigned char* source = static_cast<const unsigned char*>(p.weight) +
-                                (static_cast<size_t>(first_tile) * pairs + first_pair) * (kPairElements * 2) + lane * 16;
-  const size_t jump = static_cast<size_t>(pairs - own_pairs) * (kPairElements * 2);
-  int to_issue = (last_tile - first_tile) * own_pairs, issued_in_tile = 0;
+                                (static_cast<size_t>(share.first_tile) * share.pairs + share.first_pair) * (kPairElements * 2) +
+                                lane * 16;
+  const size_t jump = static_cast<size_t>(share.pairs - share.own_pairs) * (kPairElements * 2);
+  int to_issue = (share.last_tile - share.first_tile) * share.own_pairs, issued_in_tile = 0;
   const uint32_t ring = SharedAddress(shared) + threadIdx.x * 16;
   auto issue = [&](int stage) {
     if (to_issue > 0) {
-      const uint32_t slot = ring + stage * (2 * kThreads * 16);
+      const uint32_t slot = ring + stage * kStageBytes;
       CpAsync16(slot, source);
       CpAsync16(slot + kThreads * 16, source + kUnitElements * 2);
       source += kPairElements * 2;
-      if (++issued_in_tile == own_pairs) {
+      if (++issued_in_tile == share.own_pairs) {
         issued_in_tile = 0;
         source += jump;
       }
@@ -152,57 +192,51 @@ __global__ void __launch_bounds__(kThreads, kStaged ? 2 : 1) LinearDecodeKernel(
   };
 #pragma unroll
   for (int s = 0; s < kStages; ++s) issue(s);
+  float4 gain[kHeld];
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    const int c = (j * kThreads + threadIdx.x) * 4;
+    gain[j] = HoldsRow(p) && c < p.k ? *reinterpret_cast<const float4*>(p.norm_weight + c) : make_float4(0, 0, 0, 0);
+  }
 
   WaitForPrevious();
-  AllowNext();
-  if constexpr (kStaged) StageActivations<T>(p, staged, squares);
+  AllowNext();  // not later: 1 to 5 tiles before the end made no difference
+  StageActivations<T>(p, staged, squares, gain);
 
   int stage = 0, buffer = 0;
-  for (int tile = first_tile; tile < last_tile; ++tile) {
-    float sums[kColumnTiles][4] = {};
-    const T* x = kStaged ? staged + g * ActivationStride(k) : static_cast<const T*>(p.x) + static_cast<size_t>(g) * k;
-    const int x_step = kStaged ? 0 : 8 * k;  // elements from one column tile to the next
-#pragma unroll(kColumnTiles == 8 ? 1 : 2)
-    for (int i = 0; i < own_pairs; ++i) {
-      const int column = (first_pair + i) * kPairCols + t * 8;
-      uint4 b[kColumnTiles];
-#pragma unroll
-      for (int c = 0; c < kColumnTiles; ++c) {
-        b[c] = make_uint4(0, 0, 0, 0);
-        if (c * 8 + g < rows && (kStaged || column < k)) {
-          const uint4* from = reinterpret_cast<const uint4*>(x + static_cast<size_t>(c) * x_step + column);
-          b[c] = kStaged ? *from : __ldcg(from);
-        }
-      }
+  const T* x = staged + g * ActivationStride(p.k) + share.first_pair * kPairCols + t * 8;
+  for (int tile = share.first_tile; tile < share.last_tile; ++tile) {
+    float sums[4] = {};
+#pragma unroll 2
+    for (int i = 0; i < share.own_pairs; ++i) {
+      uint4 b = make_uint4(0, 0, 0, 0);
+      if (g < p.epilogue.rows) b = *reinterpret_cast<const uint4*>(x + i * kPairCols);
       CpAsyncWait<kStages - 1>();
-      const uint32_t slot = ring + stage * (2 * kThreads * 16);
+      const uint32_t slot = ring + stage * kStageBytes;
       const uint4 a0 = LoadShared16(slot), a1 = LoadShared16(slot + kThreads * 16);
-#pragma unroll
-      for (int c = 0; c < kColumnTiles; ++c) {
-        Mma(sums[c], a0, b[c].x, b[c].y, T());
-        Mma(sums[c], a1, b[c].z, b[c].w, T());
-      }
+      Mma(sums, a0, b.x, b.y, T());
+      Mma(sums, a1, b.z, b.w, T());
       issue(stage);
       stage = stage + 1 == kStages ? 0 : stage + 1;
     }
     // Two buffers, one barrier a tile: whoever reads buffer b passes the next barrier before anybody
     // writes b again.
-#pragma unroll
-    for (int c = 0; c < kColumnTiles; ++c) {
-      float4* partial = partials + buffer * (kWarps * 32);
-      partial[warp * 32 + lane] = make_float4(sums[c][0], sums[c][1], sums[c][2], sums[c][3]);
-      __syncthreads();
-      if (warp == (tile * kColumnTiles + c) % kWarps) FinishTile(p.epilogue, partial, tile, c * 8, lane);
-      buffer ^= 1;
-    }
+    float4* partial = partials + buffer * (kWarps * 32);
+    partial[warp * 32 + lane] = make_float4(sums[0], sums[1], sums[2], sums[3]);
+    const bool finishes = warp == tile % kWarps;
+    TileEnd end;
+    if (finishes) end.Load(p.epilogue, tile, lane);
+    __syncthreads();
+    if (finishes) end.Store(p.epilogue, partial, tile, lane);
+    buffer ^= 1;
   }
 }
 
-template <typename T, int kColumnTiles, bool kStaged>
-OpStatus LaunchDecode(const DecodeParams& p, size_t shared_bytes, OpStream stream) {
+template <typename T, int kStages>
+OpStatus LaunchDecode(const LinearDecodeParams& p, size_t staged, OpStream stream) {
   const int blocks = std::min(SmCount(), p.row_tiles);
-  return Launch("linear decode", LinearDecodeKernel<T, kColumnTiles, kStaged>, dim3(static_cast<unsigned>(blocks)),
-                dim3(kThreads), shared_bytes, stream, LaunchOrder::kAfterPrevious, p);
+  return Launch("linear decode", LinearDecodeKernel<T, kStages>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
+                static_cast<size_t>(SharedBytes(kStages, static_cast<int>(staged))), stream, LaunchOrder::kAfterPrevious, p);
 }
 
 size_t StagedBytes(const LinearOp& op) {
@@ -213,10 +247,12 @@ bool NeedsConversion(const LinearOp& op) { return !FitsShared(op) && op.x_dtype 
 
 template <typename T>
 OpStatus Run(const LinearOp& op, OpStream stream) {
-  DecodeParams p = {op.weight.data, op.x, op.norm_weight, op.norm_eps, op.x_dtype == DType::kF32,
-                    static_cast<int32_t>(op.weight.k), static_cast<int32_t>(RowTiles(op.weight.n)), MakeEpilogue(op)};
-  constexpr size_t kFixed = kRingBytes + kPartialBuffers * kPartialBytes;
-  if (FitsShared(op)) return LaunchDecode<T, 1, true>(p, kFixed + StagedBytes(op), stream);
+  LinearDecodeParams p = {op.weight.data, op.x, op.norm_weight, op.norm_eps, op.x_dtype == DType::kF32,
+                          static_cast<int32_t>(op.weight.k), static_cast<int32_t>(RowTiles(op.weight.n)), MakeEpilogue(op)};
+  if (FitsShared(op)) {
+    return op.epilogue == Epilogue::kResidual ? LaunchDecode<T, kResidualStages>(p, StagedBytes(op), stream)
+                                              : LaunchDecode<T, kOtherStages>(p, StagedBytes(op), stream);
+  }
   if (NeedsConversion(op)) {
     if (OpStatus s = NormRows(op, op.workspace, op.weight.dtype, stream); !s.ok()) return s;
     p.x = op.workspace;
@@ -224,32 +260,23 @@ OpStatus Run(const LinearOp& op, OpStream stream) {
   }
   // More than 64 rows: several passes. Each row's sum is the same in any of these variants.
   for (int32_t begin = 0; begin < op.rows; begin += 64) {
-    const int32_t rows = std::min(64, op.rows - begin);
-    DecodeParams part = p;
+    LinearDecodeParams part = p;
     const size_t y_width = static_cast<size_t>(op.epilogue == Epilogue::kSiluMul ? op.weight.n / 2 : op.weight.n);
     part.x = static_cast<const T*>(p.x) + static_cast<size_t>(begin) * op.weight.k;
     part.epilogue.meta += begin;
-    part.epilogue.rows = rows;
+    part.epilogue.rows = std::min(64, op.rows - begin);
     part.epilogue.y = static_cast<char*>(op.y) + begin * y_width * SizeOf(op.y_dtype);
-    OpStatus s = rows <= 8    ? LaunchDecode<T, 1, false>(part, kFixed, stream)
-                 : rows <= 16 ? LaunchDecode<T, 2, false>(part, kFixed, stream)
-                 : rows <= 32 ? LaunchDecode<T, 4, false>(part, kFixed, stream)
-                              : LaunchDecode<T, 8, false>(part, kFixed, stream);
-    if (!s.ok()) return s;
+    if (OpStatus s = LinearDecodeWide(part, op.weight.dtype, stream); !s.ok()) return s;
   }
   return OpStatus::Ok();
 }
 
 template <typename T>
 OpStatus PrepareAll() {
-  for (const OpStatus& s : {Prepare("linear decode staged", LinearDecodeKernel<T, 1, true>, kMaxSharedBytes),
-                            Prepare("linear decode 8", LinearDecodeKernel<T, 1, false>, kMaxSharedBytes),
-                            Prepare("linear decode 16", LinearDecodeKernel<T, 2, false>, kMaxSharedBytes),
-                            Prepare("linear decode 32", LinearDecodeKernel<T, 4, false>, kMaxSharedBytes),
-                            Prepare("linear decode 64", LinearDecodeKernel<T, 8, false>, kMaxSharedBytes)}) {
-    if (!s.ok()) return s;
-  }
-  return OpStatus::Ok();
+  constexpr int kResidualBytes = SharedBytes(kResidualStages, kMaxActivationBytes);
+  constexpr int kOtherBytes = SharedBytes(kOtherStages, kMaxActivationBytes);
+  if (OpStatus s = Prepare("linear decode", LinearDecodeKernel<T, kResidualStages>, kResidualBytes); !s.ok()) return s;
+  return Prepare("linear decode", LinearDecodeKernel<T, kOtherStages>, kOtherBytes);
 }
 
 }  // namespace
@@ -275,6 +302,7 @@ OpStatus LinearDecode(const LinearOp& op, OpStream stream) {
 }
 
 OpStatus InitLinearDecode() {
+  if (OpStatus s = PrepareLinearDecodeWide(); !s.ok()) return s;
   if (OpStatus s = PrepareAll<__half>(); !s.ok()) return s;
   return PrepareAll<__nv_bfloat16>();
 }

@@ -75,6 +75,11 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* p) {
 __device__ __forceinline__ void CpAsync16(uint32_t shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
+// The same, or 16 zero bytes; then `global` is not read.
+__device__ __forceinline__ void CpAsync16OrZero(uint32_t shared, const void* global, bool copy) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(copy ? 16 : 0)
+               : "memory");
+}
 __device__ __forceinline__ void CpAsyncCommit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
 __device__ __forceinline__ void CpAsyncWait() {
@@ -84,6 +89,25 @@ __device__ __forceinline__ void CpAsyncWait() {
 __device__ __forceinline__ uint4 LoadShared16(uint32_t shared) {
   uint4 v;
   asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(shared)
+               : "memory");
+  return v;
+}
+
+// Four 8 x 8 matrices of 16-bit elements in mma fragment order; lanes 8 i .. 8 i + 7 give the
+// addresses of the 16-byte rows of matrix i.
+__device__ __forceinline__ uint4 LoadMatrix4(uint32_t shared) {
+  uint4 v;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(shared)
+               : "memory");
+  return v;
+}
+__device__ __forceinline__ uint4 LoadMatrix4Transposed(uint32_t shared) {
+  uint4 v;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "r"(shared)
                : "memory");

@@ -32,13 +32,22 @@ __device__ __forceinline__ void StoreAs(DType dtype, void* y, size_t at, float v
 
 __device__ __forceinline__ float SiluMul(float gate, float up) { return gate / (1.0f + __expf(-gate)) * up; }
 
+// What kResidual adds to output `o` of row `r`; 0 for the other kinds. Apart from StoreOutput, so that
+// it can be loaded before the sum is known.
+__device__ __forceinline__ float LoadResidual(const EpilogueParams& p, int r, int64_t o) {
+  if (p.kind != Epilogue::kResidual || r >= p.rows || o >= p.n) return 0.0f;
+  return __ldcg(static_cast<const float*>(p.y) + static_cast<size_t>(r) * p.n + o);
+}
+
 // Output `o` of row `r`. For kStore and kResidual.
-__device__ __forceinline__ void StoreOutput(const EpilogueParams& p, int r, int64_t o, float sum) {
+__device__ __forceinline__ void StoreOutput(const EpilogueParams& p, int r, int64_t o, float sum, float residual) {
   if (o >= p.n) return;
   if (p.bias != nullptr) sum += p.bias[o];
-  const size_t at = static_cast<size_t>(r) * p.n + o;
-  if (p.kind == Epilogue::kResidual) sum += __ldcg(static_cast<const float*>(p.y) + at);
-  StoreAs(p.y_dtype, p.y, at, sum);
+  if (p.kind == Epilogue::kResidual) sum += residual;
+  StoreAs(p.y_dtype, p.y, static_cast<size_t>(r) * p.n + o, sum);
+}
+__device__ __forceinline__ void StoreOutput(const EpilogueParams& p, int r, int64_t o, float sum) {
+  StoreOutput(p, r, o, sum, LoadResidual(p, r, o));
 }
 
 // Gate and up of W's rows `gate_row` and gate_row + 8 of row `r`: output (gate_row / 16) * 8 + gate_row % 8.

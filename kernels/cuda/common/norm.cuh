@@ -11,14 +11,17 @@ namespace latchd::cuda {
 inline constexpr int kNormThreads = 512;
 inline constexpr int kNormWarps = kNormThreads / 32;
 
+__device__ __forceinline__ float AddSquares(const float4& f, float sum) {
+  return fmaf(f.x, f.x, fmaf(f.y, f.y, fmaf(f.z, f.z, fmaf(f.w, f.w, sum))));
+}
+
 // The sum of squares of this thread's elements of x [k], summed over its warp.
 __device__ __forceinline__ float WarpSquares(const float* x, int k) {
   float sum = 0.0f;
   if (k % 4 == 0) {
     const float4* v = reinterpret_cast<const float4*>(x);
     for (int i = threadIdx.x; i < k / 4; i += kNormThreads) {
-      const float4 f = __ldcg(v + i);
-      sum = fmaf(f.x, f.x, fmaf(f.y, f.y, fmaf(f.z, f.z, fmaf(f.w, f.w, sum))));
+      sum = AddSquares(__ldcg(v + i), sum);
     }
   } else {
     for (int i = threadIdx.x; i < k; i += kNormThreads) { const float f = __ldcg(x + i); sum = fmaf(f, f, sum); }

@@ -11,14 +11,6 @@
 
 namespace latchd::cuda {
 
-struct AttendParams {
-  AttentionOp op;
-  int32_t group;        // q heads a KV head
-  int32_t max_splits;   // decode: bound on the splits, from max_total
-  float* partial;       // decode: [rows, q_heads, max_splits, head_dim]
-  float2* state;        // decode: [rows, q_heads, max_splits] {max, sum}
-};
-
 // Eight elements as loaded.
 template <typename T>
 struct Raw8 {

@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <string>
 
-#include "kernels/cuda/gqa/decode_kernel.cuh"
+#include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/gqa/decode_plan.cuh"
+#include "kernels/cuda/gqa/decode_run.h"
 #include "kernels/cuda/ops_internal.h"
 
 namespace latchd::cuda {
@@ -32,7 +34,7 @@ OpStatus AttentionDecode(const AttentionOp& op, OpStream stream) {
   }
   const int splits = MaxSplits(op.max_total);
   const size_t partials = static_cast<size_t>(op.rows) * static_cast<size_t>(op.q_heads) * static_cast<size_t>(splits);
-  AttendParams p = {op, op.q_heads / op.kv.kv_heads, splits, nullptr, nullptr};
+  AttendParams p = {op, op.q_heads / op.kv.kv_heads, splits, splits, nullptr, nullptr};
   p.state = static_cast<float2*>(op.workspace);
   p.partial = reinterpret_cast<float*>(static_cast<char*>(op.workspace) + Align256(partials * sizeof(float2)));
   switch (op.kv.dtype) {

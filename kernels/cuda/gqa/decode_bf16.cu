@@ -1,8 +1,9 @@
-#include "kernels/cuda/gqa/decode_kernel.cuh"
+#include "kernels/cuda/gqa/decode_mma.cuh"
+#include "kernels/cuda/gqa/decode_run.h"
 
 namespace latchd::cuda {
 
-OpStatus RunDecodeBF16(const AttendParams& p, void* stream) { return RunDecode<__nv_bfloat16>(p, stream); }
-OpStatus PrepareDecodeBF16() { return PrepareDecode<__nv_bfloat16>(); }
+OpStatus RunDecodeBF16(const AttendParams& p, void* stream) { return RunDecodeMma<__nv_bfloat16>(p, stream); }
+OpStatus PrepareDecodeBF16() { return PrepareDecodeMma<__nv_bfloat16>(); }
 
 }  // namespace latchd::cuda

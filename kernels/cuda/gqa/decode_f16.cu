@@ -1,8 +1,9 @@
-#include "kernels/cuda/gqa/decode_kernel.cuh"
+#include "kernels/cuda/gqa/decode_mma.cuh"
+#include "kernels/cuda/gqa/decode_run.h"
 
 namespace latchd::cuda {
 
-OpStatus RunDecodeF16(const AttendParams& p, void* stream) { return RunDecode<__half>(p, stream); }
-OpStatus PrepareDecodeF16() { return PrepareDecode<__half>(); }
+OpStatus RunDecodeF16(const AttendParams& p, void* stream) { return RunDecodeMma<__half>(p, stream); }
+OpStatus PrepareDecodeF16() { return PrepareDecodeMma<__half>(); }
 
 }  // namespace latchd::cuda

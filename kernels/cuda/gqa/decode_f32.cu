@@ -1,4 +1,5 @@
 #include "kernels/cuda/gqa/decode_kernel.cuh"
+#include "kernels/cuda/gqa/decode_run.h"
 
 namespace latchd::cuda {
 

@@ -1,39 +1,19 @@
 #pragma once
 
-#include "kernels/cuda/common/epilogue.cuh"
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/gqa/attend.cuh"
+#include "kernels/cuda/gqa/decode_plan.cuh"
 
-// Split-K decode attention: a block takes one split of one KV head of one row; the last block of a
-// (row, KV head) to finish merges the splits in order. The grid is fixed by the shape; how many
-// splits are active follows from the row's own length alone, so a row's bits do not depend on what
-// else is in the batch.
+// Split-K decode attention in plain f32 arithmetic, for f32 caches: a block takes one split of one
+// KV head of one row; the last block of a (row, KV head) to finish merges the splits in order.
 
 namespace latchd::cuda {
-
-inline constexpr int kSplitTokens = 64;
-inline constexpr int kMaxSplits = 64;
-inline constexpr int kMaxTickets = 1 << 16;
-
-__host__ __device__ inline int SplitLength(int length) {
-  const int even = (length + kMaxSplits - 1) / kMaxSplits;
-  const int rounded = (even + kSplitTokens - 1) / kSplitTokens * kSplitTokens;
-  return rounded < kSplitTokens ? kSplitTokens : rounded;
-}
-__host__ __device__ inline int SplitCount(int length) {
-  const int tokens = SplitLength(length);
-  return (length + tokens - 1) / tokens;
-}
 
 template <typename T, int kTokenLanes, int kQueries>
 struct DecodeTraits {
   static constexpr int kWarps = kQueries >= 8 ? 4 : 8;
   using Core = Attend<T, kTokenLanes, kQueries, kWarps>;
 };
-
-// Arrivals of a (row, KV head, query group), zero between launches: the last arrival resets it. Not
-// in the workspace, which other ops may use in between.
-static __device__ unsigned tickets[kMaxTickets];
 
 template <typename T, int kTokenLanes, int kQueries>
 __global__ void __launch_bounds__(DecodeTraits<T, kTokenLanes, kQueries>::kWarps * 32, 2)
@@ -90,52 +70,8 @@ __global__ void __launch_bounds__(DecodeTraits<T, kTokenLanes, kQueries>::kWarps
   }
   if (splits == 1) return;
 
-  __threadfence();
-  __syncthreads();
   unsigned* ticket = tickets + r * gridDim.y + blockIdx.y;
-  if (threadIdx.x == 0) {
-    last_arrival = atomicAdd(ticket, 1u) == static_cast<unsigned>(splits - 1);
-    if (last_arrival) *ticket = 0;
-  }
-  __syncthreads();
-  if (!last_arrival) return;
-  __threadfence();
-
-  // Weights of the splits, one warp a query: exp(max_s - max) / sum.
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  for (int h = warp; h < heads; h += Core::kThreads / 32) {
-    const float2* states = p.state + (q_head0 + h) * p.max_splits;
-    SoftmaxState whole = EmptySoftmax(), mine[kMaxSplits / 32];
-#pragma unroll
-    for (int i = 0; i < kMaxSplits / 32; ++i) {
-      const int s = i * 32 + lane;
-      mine[i] = EmptySoftmax();
-      if (s < splits) {
-        const float2 v = __ldcg(states + s);
-        mine[i] = {v.x, v.y};
-      }
-      Merge(whole, mine[i]);
-    }
-#pragma unroll
-    for (int w = 16; w > 0; w /= 2) {
-      const SoftmaxState other = {__shfl_xor_sync(0xffffffffu, whole.max, w),
-                                  __shfl_xor_sync(0xffffffffu, whole.sum, w)};
-      Merge(whole, other);
-    }
-#pragma unroll
-    for (int i = 0; i < kMaxSplits / 32; ++i) {
-      weights[h][i * 32 + lane] = Rescale(mine[i].max, whole.max) / whole.sum;
-    }
-  }
-  __syncthreads();
-  for (int i = threadIdx.x; i < heads * d; i += Core::kThreads) {
-    const int h = i / d, e = i % d;
-    const float* partial = p.partial + (q_head0 + h) * p.max_splits * d + e;
-    float sum = 0.0f;
-#pragma unroll 8
-    for (int s = 0; s < splits; ++s) sum = fmaf(weights[h][s], __ldcg(partial + static_cast<int64_t>(s) * d), sum);
-    StoreAs(op.out_dtype, op.out, (q_head0 + h) * d + e, sum);
-  }
+  if (LastArrival(ticket, splits, &last_arrival)) MergeSplits<Core::kThreads>(p, q_head0, heads, splits, weights);
 }
 
 template <typename T, int kTokenLanes, int kQueries>
@@ -168,13 +104,5 @@ OpStatus PrepareDecode() {
   }
   return OpStatus::Ok();
 }
-
-// One per dtype, in a file each, so that they compile side by side.
-OpStatus RunDecodeF32(const AttendParams& p, void* stream);
-OpStatus RunDecodeF16(const AttendParams& p, void* stream);
-OpStatus RunDecodeBF16(const AttendParams& p, void* stream);
-OpStatus PrepareDecodeF32();
-OpStatus PrepareDecodeF16();
-OpStatus PrepareDecodeBF16();
 
 }  // namespace latchd::cuda

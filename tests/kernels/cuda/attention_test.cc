@@ -89,6 +89,48 @@ TEST_F(CudaAttention, DecodeEqualsCpuAndSkipsRows) {
   }
 }
 
+// So many rows that a block takes several splits of a row, which it does not when the row is alone.
+TEST_F(CudaAttention, ManyRowsEqualCpuAndEachRowAlone) {
+  Random random;
+  SCOPED_TRACE(random.note());
+  for (DType dtype : {DType::kF16, DType::kBF16}) {
+    for (const AttentionShape& shape : {AttentionShape{32, 8, 64, 150}, AttentionShape{32, 8, 128}}) {
+      const int32_t rows = 40, max_pages = 10, shift = 6, capacity = max_pages << shift;
+      PagedKv kv(random, dtype, rows, max_pages, shift, shape.kv_heads, shape.head_dim);
+      table_entries_ = static_cast<size_t>(rows * max_pages);
+      std::vector<RowMeta> meta;
+      for (int32_t r = 0; r < rows; ++r) {
+        const int32_t total = r == 0 ? capacity : random.Int(1, capacity);
+        kv.Fill(random, r, total);
+        meta.push_back({r, 0, total - 1, total, 0, 0});
+      }
+      const size_t width = static_cast<size_t>(shape.q_heads * shape.head_dim), row_bytes = width * SizeOf(dtype);
+      const std::vector<float> q = random.Normals(width * rows);
+      AttentionOp op = {meta.data(), q.data(), kv.view(), shape.q_heads, 0.125f, shape.window, shape.softcap, nullptr,
+                        dtype, rows, Phase::kDecode, capacity, nullptr, 0};
+      const std::vector<char> expected = CpuAttention(op, std::vector<char>(row_bytes * rows));
+      op.meta = Mirror(meta);
+      op.q = Mirror(q);
+      op.kv = MirrorKv(kv);
+      op.out = Raw(expected.size());
+      GiveWorkspace(op);
+      SCOPED_TRACE(testing::Message() << Name(dtype) << " head_dim " << shape.head_dim);
+      RunEager(op);
+      const std::vector<char> all = Get<char>(op.out, expected.size());
+      ExpectNear(Decode(dtype, expected), Decode(dtype, all), Tolerance(dtype));
+      for (const int32_t r : {0, random.Int(1, rows - 1), random.Int(1, rows - 1)}) {
+        AttentionOp alone = op;
+        alone.meta = op.meta + r;
+        alone.q = op.q + static_cast<size_t>(r) * width;
+        alone.rows = 1;
+        RunEager(alone);
+        const auto from = all.begin() + static_cast<long>(static_cast<size_t>(r) * row_bytes);
+        EXPECT_EQ(Get<char>(op.out, row_bytes), std::vector<char>(from, from + static_cast<long>(row_bytes))) << "row " << r;
+      }
+    }
+  }
+}
+
 TEST_F(CudaAttention, DecodeLongContexts) {
   Random random;
   SCOPED_TRACE(random.note());
