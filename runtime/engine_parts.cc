@@ -129,6 +129,8 @@ absl::StatusOr<std::unique_ptr<EngineParts>> EngineParts::Build(const EngineOpti
     if (progress) progress("capture", done, total);
   });
   if (!captured.ok()) return captured;
+  for (const GraphCache::Entry* entry : parts->runner->graphs().entries())
+    metrics.GraphCaptured(static_cast<int64_t>(entry->graph->bytes()));
   metrics.SetInfo(LATCHD_VERSION, parts->device->info().backend, config.name,
                   std::string(Name(*dtype)));
 

@@ -32,8 +32,10 @@ void StepLoop::Submit(std::unique_ptr<Request> owned) {
   Session* session = Find(request.session);
   if (session == nullptr) return Fail(request, NotFound(request.session));
   if (absl::Status status = CheckIdle(*session); !status.ok()) return Fail(request, status);
-  if (request.deadline <= options_.now())
+  if (request.deadline <= options_.now()) {
+    metrics_.RequestCancelled();
     return Fail(request, absl::DeadlineExceededError("deadline passed in the queue"));
+  }
   if (session->poisoned()) {
     // The device would skip the step; its answer is known, so it is given without a launch.
     return Violated(request, {session->info.latch, DescribeLatch(session->info.latch)});
@@ -154,6 +156,7 @@ void StepLoop::Expire() {
     if (request->deadline <= now) late.push_back(request.get());
   }
   for (Request* request : late) {
+    metrics_.RequestCancelled();
     if (request->generation != nullptr) {
       Finish(*request, FinishReason::kDeadline);
     } else {
@@ -234,6 +237,7 @@ bool StepLoop::DecodeTurn() {
     session.fault = {};
   }
   absl::StatusOr<const RowResult*> results = runner_.Decode(rows);
+  absl::IsFailedPrecondition(results.status()) ? metrics_.GraphMiss() : metrics_.GraphHit();
   if (!results.ok()) {
     DeviceFault(results.status());
     return true;

@@ -298,6 +298,22 @@ TEST(StepLoop, SampledTokensDependOnTheSeedAloneAndNotOnTheCompany) {
   EXPECT_EQ(puppet.RunGenerate(first)->tokens(), alone) << "a reset session starts over";
 }
 
+TEST(StepLoop, MetricsCountWhatHappened) {
+  Puppet puppet;
+  const SessionId session = puppet.Open();
+  puppet.RunGenerate({.session = session, .prompt = {1, 2}, .max_tokens = 4});
+  puppet.Step({.session = session, .deadline = puppet.now});
+  puppet.Step({.session = session, .deadline = puppet.now + absl::Seconds(1)});
+  puppet.now += absl::Seconds(1);
+  puppet.Turns(1);
+  puppet.loop->Cancel(puppet.Step({.session = session})->id);
+  const std::string text = puppet.metrics.Render();
+  for (const char* line : {"latchd_graph_hits_total 3\n", "latchd_generated_tokens_total 4\n",
+                           "latchd_requests_cancelled_total 3\n"}) {
+    EXPECT_NE(text.find(line), std::string::npos) << line << "in\n" << text;
+  }
+}
+
 TEST(StepLoop, LogitBiasHoldsAcrossStepsAndIsReplacedByTheNextSampling) {
   Puppet puppet;
   const SessionId session = puppet.Open({.sampling = {.logit_bias = {{42, 1000.0f}}}});
