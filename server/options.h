@@ -75,7 +75,7 @@ absl::StatusOr<Invocation> ParseOptions(const std::vector<std::string>& argument
 // Texts generated from the table.
 std::string HelpText();
 std::string ExampleConfig();                    // deploy/latchd.toml
-std::string FlagsMarkdown();                    // the table of deploy/README.md
+std::string FlagsMarkdown();                    // the table of deploy/FLAGS.md
 std::string EnvironmentName(const Flag& flag);  // LATCHD_MAX_ROWS
 std::string DefaultText(const Flag& flag);      // "10m", "8", "127.0.0.1:7878"
 

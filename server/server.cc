@@ -21,7 +21,7 @@ constexpr int kWorkers = 4;
 constexpr size_t kMaxQueuedCalls = 1024;
 // After the engine is idle, the streams only have their last messages to send.
 constexpr absl::Duration kShutdownGrace = absl::Seconds(2);
-constexpr absl::Duration kWatchInterval = absl::Milliseconds(200);
+constexpr std::chrono::milliseconds kWatchInterval{200};
 
 absl::StatusOr<std::string> ReadPem(const std::string& path, const char* flag) {
   std::ifstream file(path, std::ios::binary);
@@ -198,7 +198,8 @@ void Server::WatchHealth() {
       Log(serving ? LogLevel::kInfo : LogLevel::kError, serving ? "serving again" : "not serving",
           {{"reason", now.reason}});
     }
-    absl::SleepFor(kWatchInterval);
+    std::unique_lock<std::mutex> lock(watch_mutex_);
+    watch_wake_.wait_for(lock, kWatchInterval, [this] { return stopping_.load(); });
   }
 }
 
@@ -206,7 +207,11 @@ void Server::Stop(absl::Time deadline) {
   std::lock_guard<std::mutex> lock(stop_mutex_);
   if (stopped_) return;
   stopped_ = true;
-  stopping_ = true;
+  {
+    std::lock_guard<std::mutex> watch(watch_mutex_);
+    stopping_ = true;
+  }
+  watch_wake_.notify_all();
   if (watcher_.joinable()) watcher_.join();
   if (grpc_ != nullptr) {
     SetServing(false);

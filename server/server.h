@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -71,6 +72,8 @@ class Server {
   std::atomic<bool> loaded_{false};
   std::atomic<bool> stopping_{false};
   std::thread watcher_;
+  std::mutex watch_mutex_;  // with watch_wake_, only for stopping_
+  std::condition_variable watch_wake_;
   std::mutex stop_mutex_;
   bool stopped_ = false;
 };
