@@ -193,6 +193,29 @@ TEST(StepLoopLifecycle, ABusySessionOutlivesItsTtl) {
   }
   EXPECT_EQ(generation->summary.reason, FinishReason::kLength);
   EXPECT_EQ(puppet.Length(session), 5);
+  auto cancelled = puppet.Step({.session = session});
+  puppet.now += absl::Hours(1);
+  puppet.loop->Cancel(cancelled->id);
+  EXPECT_EQ(puppet.loop->NextDue(), puppet.now + absl::Seconds(1)) << "idle from its end on";
+}
+
+TEST(StepLoopLifecycle, AnInjectedFaultIsUsedUpByOneStep) {
+  Puppet puppet;
+  const SessionId injected = puppet.Open(), forced = puppet.Open();
+  for (const SessionId session : {injected, forced}) {
+    puppet.Prefill({.session = session, .tokens = {1, 2, 3}});
+  }
+  puppet.RunUntilIdle();
+  // A value that no invariant forbids: the step is applied, and only this one.
+  ASSERT_THAT(puppet.loop->SetFault({.session = injected, .token = 7}), IsOk());
+  puppet.Step({.session = injected});
+  puppet.Step({.session = forced, .forced_token = 7});
+  puppet.RunUntilIdle();
+  for (const SessionId session : {injected, forced}) puppet.Step({.session = session});
+  puppet.RunUntilIdle();
+  EXPECT_EQ(puppet.Length(injected), 5);
+  EXPECT_EQ(puppet.Digest(injected), puppet.Digest(forced));
+  EXPECT_EQ(puppet.Info(injected).next_token, puppet.Info(forced).next_token);
 }
 
 TEST(StepLoopLifecycle, CloseEndsRunningWorkOnceAndIsIdempotent) {
