@@ -5,75 +5,18 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/device/cpu_device.h"
 #include "runtime/sched/step_loop.h"
-#include "tests/support/faulty_device.h"
-#include "tests/support/model_files.h"
+#include "tests/runtime/sched/answers.h"
+#include "tests/runtime/sched/tiny_runner.h"
 #include "tests/support/reference_random.h"
-#include "tests/support/status_matchers.h"
 
 namespace latchd::testing {
 
-// What a Prefill or Step answered. `calls` must end at 1, whatever path the request takes.
-template <typename T>
-struct Answer {
-  RequestId id = 0;
-  int calls = 0;
-  absl::StatusOr<T> result = absl::UnknownError("no answer yet");
-
-  bool done() const { return calls > 0; }
-  const T& operator*() const { return *result; }
-  const T* operator->() const { return &*result; }
-};
-
-struct GenerateAnswer {
-  RequestId id = 0;
-  int calls = 0;
-  std::vector<GeneratedToken> events;
-  GenerateSummary summary;
-
-  bool done() const { return calls > 0; }
-  std::vector<int32_t> tokens() const {
-    std::vector<int32_t> out;
-    for (const GeneratedToken& event : events) out.push_back(event.sampled.token);
-    return out;
-  }
-  std::string text() const {
-    std::string out;
-    for (const GeneratedToken& event : events) out += event.text;
-    return out + summary.text;
-  }
-};
-
-struct PuppetOptions {
-  uint64_t seed = 1;  // of the weights
-  int32_t max_rows = 4;
-  int32_t prefill_chunk = 8;
-  int32_t sessions = 8;
-  int64_t max_capacity = 128;
-  int32_t pool_pages = 16;
-  const Tokenizer* tokenizer = nullptr;
-};
-
 // A step loop over a tiny random model on the CPU. It has no thread and moves only when the test
-// says so; `now` is its clock, and `device` breaks on request.
-class Puppet {
+// says so; `now` is its clock.
+class Puppet : public TinyRunner {
  public:
-  explicit Puppet(const PuppetOptions& options = {})
-      : config(TinyConfig("Qwen3ForCausalLM")), model(RandomModel(config, options.seed)) {
-    weights =
-        Take(TransformerWeights::Load(*model, device, DType::kF32, options.max_capacity, nullptr));
-    kv = Take(KvCache::Create({.layers = static_cast<int32_t>(config.layers),
-                               .kv_heads = static_cast<int32_t>(config.kv_heads),
-                               .head_dim = static_cast<int32_t>(config.head_dim),
-                               .dtype = DType::kF32,
-                               .slots = options.sessions + 1,
-                               .pool_pages = options.pool_pages + 1,
-                               .max_capacity_tokens = options.max_capacity},
-                              device));
-    runner =
-        Take(StepRunner::Create(*weights, *kv, device, options.max_rows, options.prefill_chunk));
-    EXPECT_THAT(runner->CaptureAll(nullptr), IsOk());
+  explicit Puppet(const PuppetOptions& options = {}) : TinyRunner(options) {
     loop = std::make_unique<StepLoop>(StepLoopOptions{.vocab = config.vocab,
                                                       .default_ttl = absl::Minutes(10),
                                                       .first_session_id = 1000,
@@ -157,22 +100,10 @@ class Puppet {
   int64_t replays() const { return runner->graphs().counters().hits; }
 
   absl::Time now = absl::UnixEpoch() + absl::Hours(1);
-  ModelConfig config;
-  FaultyDevice device{CreateCpuDevice(2)};
-  // In this order: each uses those above it until its end.
   Metrics metrics;
-  std::unique_ptr<ModelSource> model;
-  std::unique_ptr<TransformerWeights> weights;
-  std::unique_ptr<KvCache> kv;
-  std::unique_ptr<StepRunner> runner;
   std::unique_ptr<StepLoop> loop;
 
  private:
-  template <typename T>
-  static T Take(absl::StatusOr<T> made) {
-    EXPECT_THAT(made, IsOk());
-    return *std::move(made);
-  }
   template <typename T>
   static std::function<void(absl::StatusOr<T>)> Into(const std::shared_ptr<Answer<T>>& answer) {
     return [answer](absl::StatusOr<T> result) {
