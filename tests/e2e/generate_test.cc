@@ -192,9 +192,9 @@ TEST_F(GenerateE2e, EndsAtCapacity) {
 
 TEST_F(GenerateE2e, CancelLeavesAnExactLength) {
   const std::vector<int32_t> prompt = RandomPrompt(6);
-  const std::vector<int32_t> reference = Generate(Request(prompt, 200)).ids;
-  const client::Session session = Open(/*capacity=*/256);
-  v1::GenerateRequest request = Request(prompt, 200);
+  const client::Session session = Open(/*capacity=*/kContextTokens);
+  v1::GenerateRequest request =
+      Request(prompt, kContextTokens);  // far more than can run before the cancel
   request.set_session_id(session.id());
   int seen = 0;
   const auto finish =
@@ -208,7 +208,8 @@ TEST_F(GenerateE2e, CancelLeavesAnExactLength) {
   ASSERT_TRUE(state.ok());
   ASSERT_EQ(state->state(), v1::Session::STATE_IDLE);
   const auto done = static_cast<size_t>(state->length_tokens()) - prompt.size();
-  ASSERT_LT(done + 4, reference.size()) << "too quick to be cancelled";
+  ASSERT_LT(done + prompt.size() + 4, kContextTokens) << "too quick to be cancelled";
+  const std::vector<int32_t> reference = Generate(Request(prompt, static_cast<int>(done) + 4)).ids;
   ASSERT_TRUE(state->has_next_token_id());
   EXPECT_EQ(state->next_token_id(), reference[done]);
   EXPECT_EQ(StepTokens(session.id(), 4),
