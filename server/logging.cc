@@ -1,5 +1,6 @@
 #include "server/logging.h"
 
+#include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
@@ -57,6 +58,12 @@ void GrpcLog(gpr_log_func_args* args) {
   Log(level, "grpc", {{"text", args->message}});
 }
 
+// A client can make protobuf complain ("String field ... contains invalid UTF-8"): field names
+// only, but it must not break the format of the log.
+void ProtobufLog(google::protobuf::LogLevel, const char*, int, const std::string& text) {
+  Log(LogLevel::kDebug, "protobuf", {{"text", text}});
+}
+
 }  // namespace
 
 void InitLogging(LogLevel level, LogFormat format) {
@@ -69,6 +76,7 @@ void InitLogging(LogLevel level, LogFormat format) {
   logger->flush_on(spdlog::level::info);
   spdlog::set_default_logger(std::move(logger));
   gpr_set_log_function(GrpcLog);
+  google::protobuf::SetLogHandler(ProtobufLog);
   gpr_set_log_verbosity(level == LogLevel::kDebug ? GPR_LOG_SEVERITY_INFO : GPR_LOG_SEVERITY_ERROR);
 }
 

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -102,7 +103,17 @@ absl::StatusOr<CommandLine> ReadCommandLine(const std::vector<std::string>& argu
     // --enable-fault-injection=false.
     options[flag.name] = IsBool(flag) ? app.add_flag(name, value) : app.add_option(name, value);
   }
-  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 wants them
+  std::vector<std::string> reversed;  // as CLI11 wants them
+  for (auto it = arguments.rbegin(); it != arguments.rend(); ++it) {
+    // CLI11 takes "--http=" for a flag whose value is missing; as two arguments it is an empty
+    // value.
+    if (it->rfind("--", 0) == 0 && it->find('=') == it->size() - 1) {
+      reversed.push_back("");
+      reversed.push_back(it->substr(0, it->size() - 1));
+    } else {
+      reversed.push_back(*it);
+    }
+  }
   try {
     app.parse(reversed);
   } catch (const CLI::ExtrasError&) {

@@ -58,12 +58,12 @@ std::vector<Flag> MakeTable() {
        N([](Options& o) -> int& { return o.engine.threads; }), 0, 1024},
 
       {"listen", "Addresses", "ADDRESS",
-       "Where gRPC listens: HOST:PORT, [IPV6]:PORT or unix:PATH. Port 0 takes a free one. There is "
+       "Where gRPC listens. Port 0 takes a free one. There is "
        "no authentication: keep it on a trusted network.",
        "0.0.0.0:7878", S([](Options& o) -> std::string& { return o.listen; }), 0, 0,
        "HOST:PORT, [IPV6]:PORT or unix:PATH", IsListen},
       {"http", "Addresses", "ADDRESS",
-       "Where /healthz, /readyz and /metrics listen: HOST:PORT. Empty: no HTTP.", "0.0.0.0:7879",
+       "Where /healthz, /readyz and /metrics listen. Empty: no HTTP.", "0.0.0.0:7879",
        S([](Options& o) -> std::string& { return o.http; }), 0, 0, "HOST:PORT or nothing", IsHttp},
       {"tls-cert", "Addresses", "PATH",
        "PEM certificate chain for gRPC; needs --tls-key. Empty: plain text.", "/etc/latchd/tls.crt",
@@ -101,7 +101,7 @@ std::vector<Flag> MakeTable() {
        "After SIGTERM, how long running work may go on before it is cancelled.", "30s",
        D([](Options& o) -> absl::Duration& { return o.drain_timeout; }), 0, 86400},
       {"stall-timeout", "Operation", "DURATION",
-       "/readyz fails when work has been pending this long without one good step.", "60s",
+       "/readyz fails when work has been pending this long without one good step.", "2m",
        D([](Options& o) -> absl::Duration& { return o.stall_timeout; }), 1, 86400},
       {"log-level", "Operation", "LEVEL", "Least severe records to log; debug logs each RPC.",
        "info", S([](Options& o) -> std::string& { return o.log_level; }), 0, 0,
