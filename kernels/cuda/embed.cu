@@ -20,11 +20,13 @@ __global__ void __launch_bounds__(kThreads) EmbedKernel(EmbedOp op) {
   const int64_t hidden = op.table.k;
   float* out = op.out + blockIdx.x * hidden;
   for (int64_t i = threadIdx.x; i < hidden; i += kThreads) {
-    const size_t at = sizeof(T) == 4 ? static_cast<size_t>(meta.token * hidden + i) : PackedIndex(meta.token, i, hidden);
+    const size_t at = sizeof(T) == 4 ? static_cast<size_t>(meta.token * hidden + i)
+                                     : PackedIndex(meta.token, i, hidden);
     out[i] = Element<T>::ToFloat(table[at]);
   }
   if (threadIdx.x == 0) {
-    *op.tables.History(meta.slot, meta.past) = meta.token | ((meta.flags & kRowPrompt) != 0 ? kPromptBit : 0);
+    *op.tables.History(meta.slot, meta.past) =
+        meta.token | ((meta.flags & kRowPrompt) != 0 ? kPromptBit : 0);
   }
 }
 

@@ -38,7 +38,8 @@ __device__ __forceinline__ void Dot(const F32Params& p, int64_t o, int row0, flo
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
         if (i >= rows) break;
-        const float4 b = __ldcg(reinterpret_cast<const float4*>(x + static_cast<size_t>(i) * p.k + c));
+        const float4 b =
+            __ldcg(reinterpret_cast<const float4*>(x + static_cast<size_t>(i) * p.k + c));
         sums[i] = fmaf(a.x, b.x, fmaf(a.y, b.y, fmaf(a.z, b.z, fmaf(a.w, b.w, sums[i]))));
       }
     }
@@ -56,7 +57,8 @@ __device__ __forceinline__ void Dot(const F32Params& p, int64_t o, int row0, flo
   for (int i = 0; i < kRows; ++i) sums[i] = WarpSum(sums[i]);
 }
 
-__global__ void __launch_bounds__(kWarps * 32) LinearF32Kernel(const __grid_constant__ F32Params p) {
+__global__ void __launch_bounds__(kWarps * 32)
+    LinearF32Kernel(const __grid_constant__ F32Params p) {
   WaitForPrevious();
   AllowNext();
   const EpilogueParams& e = p.epilogue;
@@ -99,8 +101,9 @@ OpStatus LinearDecodeF32(const LinearOp& op, OpStream stream) {
     p.x = static_cast<const float*>(op.workspace);
   }
   const int64_t outputs = op.epilogue == Epilogue::kSiluMul ? op.weight.n / 2 : op.weight.n;
-  return Launch("linear f32", LinearF32Kernel, dim3(static_cast<unsigned>((outputs + kWarps - 1) / kWarps)),
-                dim3(kWarps * 32), 0, stream, LaunchOrder::kAfterPrevious, p);
+  return Launch("linear f32", LinearF32Kernel,
+                dim3(static_cast<unsigned>((outputs + kWarps - 1) / kWarps)), dim3(kWarps * 32), 0,
+                stream, LaunchOrder::kAfterPrevious, p);
 }
 
 OpStatus InitLinearDecodeF32() { return Prepare("linear f32", LinearF32Kernel); }

@@ -4,10 +4,10 @@
 #include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/linear_decode.cuh"
 
-// The decode matrix product for rows that do not fit shared memory as a whole. Activations come from
-// L2 again for every run of row tiles, so a pass takes kRowTiles tiles at once, and both weights and
-// activations go through the ring: each lane copies its own fragments of both and nobody else reads
-// them. Sums have the order of LinearDecodeKernel.
+// The decode matrix product for rows that do not fit shared memory as a whole. Activations come
+// from L2 again for every run of row tiles, so a pass takes kRowTiles tiles at once, and both
+// weights and activations go through the ring: each lane copies its own fragments of both and
+// nobody else reads them. Sums have the order of LinearDecodeKernel.
 
 namespace latchd::cuda {
 namespace {
@@ -21,29 +21,34 @@ template <int kColumnTiles>
 struct Wide {
   static constexpr int kTiles = kColumnTiles == 8 ? 2 : kRowTiles;
   static constexpr int kPieces = 2 * kTiles + kColumnTiles;
-  static constexpr int kStages = kColumnTiles <= 2 && kPieces * 3 * kPieceBytes + kPartialBytes <= 227 * 1024 ? 3 : 2;
+  static constexpr int kStages =
+      kColumnTiles <= 2 && kPieces * 3 * kPieceBytes + kPartialBytes <= 227 * 1024 ? 3 : 2;
   static constexpr int kSharedBytes = kStages * kPieces * kPieceBytes + kPartialBytes;
   static constexpr int kColumnsARound = kColumnTiles < kRounds ? kColumnTiles : kRounds;
 };
 
 // kColumnTiles: groups of 8 rows.
 template <typename T, int kColumnTiles>
-__global__ void __launch_bounds__(kLinearThreads, 1) LinearDecodeWideKernel(const __grid_constant__ LinearDecodeParams p) {
+__global__ void __launch_bounds__(kLinearThreads, 1)
+    LinearDecodeWideKernel(const __grid_constant__ LinearDecodeParams p) {
   using Shape = Wide<kColumnTiles>;
   extern __shared__ __align__(128) unsigned char shared[];
-  float* partials = reinterpret_cast<float*>(shared + Shape::kStages * Shape::kPieces * kPieceBytes);
+  float* partials =
+      reinterpret_cast<float*>(shared + Shape::kStages * Shape::kPieces * kPieceBytes);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int rows = p.epilogue.rows, k = p.k;
   const LinearShare share = ShareOf(p, warp);
-  const int tiles = share.last_tile - share.first_tile, passes = (tiles + Shape::kTiles - 1) / Shape::kTiles;
+  const int tiles = share.last_tile - share.first_tile,
+            passes = (tiles + Shape::kTiles - 1) / Shape::kTiles;
   auto pass_begin = [&](int pass) { return share.first_tile + tiles * pass / passes; };
 
   const uint32_t ring = SharedAddress(shared) + threadIdx.x * 16;
   auto issue_weights = [&](int stage, int pass, int i) {
     const int begin = pass_begin(pass), count = pass_begin(pass + 1) - begin;
-    const unsigned char* from = static_cast<const unsigned char*>(p.weight) +
-                                (static_cast<size_t>(begin) * share.pairs + share.first_pair + i) * (kPairElements * 2) +
-                                lane * 16;
+    const unsigned char* from =
+        static_cast<const unsigned char*>(p.weight) +
+        (static_cast<size_t>(begin) * share.pairs + share.first_pair + i) * (kPairElements * 2) +
+        lane * 16;
     uint32_t to = ring + stage * (Shape::kPieces * kPieceBytes);
 #pragma unroll
     for (int j = 0; j < Shape::kTiles; ++j) {
@@ -61,7 +66,9 @@ __global__ void __launch_bounds__(kLinearThreads, 1) LinearDecodeWideKernel(cons
 #pragma unroll
     for (int c = 0; c < kColumnTiles; ++c, to += kPieceBytes) {
       const bool live = c * 8 + g < rows && column < k;
-      CpAsync16OrZero(to, static_cast<const T*>(p.x) + (live ? static_cast<size_t>(c * 8 + g) * k + column : 0), live);
+      CpAsync16OrZero(
+          to, static_cast<const T*>(p.x) + (live ? static_cast<size_t>(c * 8 + g) * k + column : 0),
+          live);
     }
   };
   // The step after (pass, i) of this warp's stream.
@@ -99,11 +106,13 @@ __global__ void __launch_bounds__(kLinearThreads, 1) LinearDecodeWideKernel(cons
       const uint32_t slot = ring + stage * (Shape::kPieces * kPieceBytes);
       uint4 b[kColumnTiles];
 #pragma unroll
-      for (int c = 0; c < kColumnTiles; ++c) b[c] = LoadShared16(slot + (2 * Shape::kTiles + c) * kPieceBytes);
+      for (int c = 0; c < kColumnTiles; ++c)
+        b[c] = LoadShared16(slot + (2 * Shape::kTiles + c) * kPieceBytes);
 #pragma unroll
       for (int j = 0; j < Shape::kTiles; ++j) {
         if (j < count) {
-          const uint4 a0 = LoadShared16(slot + 2 * j * kPieceBytes), a1 = LoadShared16(slot + (2 * j + 1) * kPieceBytes);
+          const uint4 a0 = LoadShared16(slot + 2 * j * kPieceBytes),
+                      a1 = LoadShared16(slot + (2 * j + 1) * kPieceBytes);
 #pragma unroll
           for (int c = 0; c < kColumnTiles; ++c) Mma(sums[j][c], a0, b[c].x, b[c].y, T());
 #pragma unroll
@@ -127,8 +136,9 @@ __global__ void __launch_bounds__(kLinearThreads, 1) LinearDecodeWideKernel(cons
         __syncthreads();
 #pragma unroll
         for (int c = 0; c < Shape::kColumnsARound; ++c) {
-          const float (&s)[4] = sums[j][c0 + c];
-          reinterpret_cast<float4*>(partials)[(c * kLinearWarps + warp) * 32 + lane] = make_float4(s[0], s[1], s[2], s[3]);
+          const float(&s)[4] = sums[j][c0 + c];
+          reinterpret_cast<float4*>(partials)[(c * kLinearWarps + warp) * 32 + lane] =
+              make_float4(s[0], s[1], s[2], s[3]);
         }
         __syncthreads();
         if (threadIdx.x < Shape::kColumnsARound * 128) {
@@ -156,8 +166,9 @@ __global__ void __launch_bounds__(kLinearThreads, 1) LinearDecodeWideKernel(cons
 template <typename T, int kColumnTiles>
 OpStatus LaunchWide(const LinearDecodeParams& p, OpStream stream) {
   const int blocks = std::min(SmCount(), p.row_tiles);
-  return Launch("linear decode wide", LinearDecodeWideKernel<T, kColumnTiles>, dim3(static_cast<unsigned>(blocks)),
-                dim3(kLinearThreads), Wide<kColumnTiles>::kSharedBytes, stream, LaunchOrder::kAfterPrevious, p);
+  return Launch("linear decode wide", LinearDecodeWideKernel<T, kColumnTiles>,
+                dim3(static_cast<unsigned>(blocks)), dim3(kLinearThreads),
+                Wide<kColumnTiles>::kSharedBytes, stream, LaunchOrder::kAfterPrevious, p);
 }
 
 template <typename T>

@@ -29,21 +29,26 @@ struct Plan {
 
 Plan MakePlan(const LinearOp& op) {
   const size_t element = SizeOf(op.weight.dtype);
-  const int64_t fit = static_cast<int64_t>(kSliceBytes / (static_cast<size_t>(op.weight.k) * element)) / 16 * 16;
+  const int64_t fit =
+      static_cast<int64_t>(kSliceBytes / (static_cast<size_t>(op.weight.k) * element)) / 16 * 16;
   Plan plan = {};
   plan.slice = std::min(RowTiles(op.weight.n) * kTileRows, std::max<int64_t>(fit, kTileRows));
   const bool convert = op.norm_weight != nullptr || op.x_dtype != op.weight.dtype;
-  if (convert) plan.x_bytes = Align256(static_cast<size_t>(op.rows) * static_cast<size_t>(op.weight.k) * element);
+  if (convert)
+    plan.x_bytes =
+        Align256(static_cast<size_t>(op.rows) * static_cast<size_t>(op.weight.k) * element);
   if (element == 2) {
-    plan.weight_bytes = Align256(static_cast<size_t>(plan.slice) * static_cast<size_t>(op.weight.k) * element);
+    plan.weight_bytes =
+        Align256(static_cast<size_t>(plan.slice) * static_cast<size_t>(op.weight.k) * element);
   }
-  plan.out_bytes = Align256(static_cast<size_t>(op.rows) * static_cast<size_t>(plan.slice) * sizeof(float));
+  plan.out_bytes =
+      Align256(static_cast<size_t>(op.rows) * static_cast<size_t>(plan.slice) * sizeof(float));
   return plan;
 }
 
 // The inverse of Pack for rows [row_begin, row_begin + rows): one thread a 16-byte fragment.
-__global__ void UnpackKernel(const uint4* packed, uint16_t* out, int64_t k, int64_t row_begin, int64_t rows,
-                             int64_t fragments) {
+__global__ void UnpackKernel(const uint4* packed, uint16_t* out, int64_t k, int64_t row_begin,
+                             int64_t rows, int64_t fragments) {
   const int64_t pairs = ColPairs(k);
   const uint4* from = packed + row_begin / kTileRows * pairs * (kPairElements / 8);
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < fragments;
@@ -65,7 +70,8 @@ __global__ void UnpackKernel(const uint4* packed, uint16_t* out, int64_t k, int6
 }
 
 // sums [rows, slice] of W's rows [begin, begin + count).
-__global__ void EpilogueKernel(EpilogueParams p, const float* sums, int64_t begin, int64_t count, int64_t slice) {
+__global__ void EpilogueKernel(EpilogueParams p, const float* sums, int64_t begin, int64_t count,
+                               int64_t slice) {
   const int r = static_cast<int>(blockIdx.y);
   if (p.meta[r].slot < 0) return;
   const float* row = sums + r * slice;
@@ -100,40 +106,46 @@ struct MatmulObjects {
   }
 };
 
-#define LATCHD_CUBLAS(call)                                                 \
-  do {                                                                      \
-    if (OpStatus s = FromCublas(call, #call); !s.ok()) return s;            \
+#define LATCHD_CUBLAS(call)                                      \
+  do {                                                           \
+    if (OpStatus s = FromCublas(call, #call); !s.ok()) return s; \
   } while (false)
 
 // y [rows, ld_y] f32 = x [rows, k] W [count, k]^T. cuBLASLt is column-major: y^T = W x^T.
-OpStatus Matmul(const void* weight, const void* x, float* y, DType dtype, int64_t count, int64_t rows, int64_t k,
-                int64_t ld_y, void* workspace, OpStream stream) {
+OpStatus Matmul(const void* weight, const void* x, float* y, DType dtype, int64_t count,
+                int64_t rows, int64_t k, int64_t ld_y, void* workspace, OpStream stream) {
   int device = 0;
   if (OpStatus s = FromCuda(cudaGetDevice(&device), "cudaGetDevice"); !s.ok()) return s;
   const cublasLtHandle_t handle = handles[static_cast<size_t>(device)];
-  if (handle == nullptr) return OpStatus(OpCode::kFailedPrecondition, "CudaOpsInit has not run on this device");
-  const cudaDataType_t type = dtype == DType::kF32 ? CUDA_R_32F : dtype == DType::kF16 ? CUDA_R_16F : CUDA_R_16BF;
+  if (handle == nullptr)
+    return OpStatus(OpCode::kFailedPrecondition, "CudaOpsInit has not run on this device");
+  const cudaDataType_t type = dtype == DType::kF32   ? CUDA_R_32F
+                              : dtype == DType::kF16 ? CUDA_R_16F
+                                                     : CUDA_R_16BF;
   MatmulObjects o;
   // CUBLAS_COMPUTE_32F is exact f32, without TF32.
   LATCHD_CUBLAS(cublasLtMatmulDescCreate(&o.matmul, CUBLAS_COMPUTE_32F, CUDA_R_32F));
   const cublasOperation_t transposed = CUBLAS_OP_T;
-  LATCHD_CUBLAS(cublasLtMatmulDescSetAttribute(o.matmul, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)));
-  LATCHD_CUBLAS(cublasLtMatrixLayoutCreate(&o.w, type, static_cast<uint64_t>(k), static_cast<uint64_t>(count), k));
-  LATCHD_CUBLAS(cublasLtMatrixLayoutCreate(&o.x, type, static_cast<uint64_t>(k), static_cast<uint64_t>(rows), k));
-  LATCHD_CUBLAS(
-      cublasLtMatrixLayoutCreate(&o.y, CUDA_R_32F, static_cast<uint64_t>(count), static_cast<uint64_t>(rows), ld_y));
+  LATCHD_CUBLAS(cublasLtMatmulDescSetAttribute(o.matmul, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
+                                               sizeof(transposed)));
+  LATCHD_CUBLAS(cublasLtMatrixLayoutCreate(&o.w, type, static_cast<uint64_t>(k),
+                                           static_cast<uint64_t>(count), k));
+  LATCHD_CUBLAS(cublasLtMatrixLayoutCreate(&o.x, type, static_cast<uint64_t>(k),
+                                           static_cast<uint64_t>(rows), k));
+  LATCHD_CUBLAS(cublasLtMatrixLayoutCreate(&o.y, CUDA_R_32F, static_cast<uint64_t>(count),
+                                           static_cast<uint64_t>(rows), ld_y));
   LATCHD_CUBLAS(cublasLtMatmulPreferenceCreate(&o.preference));
   const size_t bytes = kLibraryBytes;
-  LATCHD_CUBLAS(cublasLtMatmulPreferenceSetAttribute(o.preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes,
-                                                     sizeof(bytes)));
+  LATCHD_CUBLAS(cublasLtMatmulPreferenceSetAttribute(
+      o.preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof(bytes)));
   cublasLtMatmulHeuristicResult_t choice = {};
   int found = 0;
-  LATCHD_CUBLAS(
-      cublasLtMatmulAlgoGetHeuristic(handle, o.matmul, o.w, o.x, o.y, o.y, o.preference, 1, &choice, &found));
+  LATCHD_CUBLAS(cublasLtMatmulAlgoGetHeuristic(handle, o.matmul, o.w, o.x, o.y, o.y, o.preference,
+                                               1, &choice, &found));
   if (found == 0) return Unsupported("cuBLASLt has no algorithm for this matrix product");
   const float one = 1.0f, zero = 0.0f;
-  LATCHD_CUBLAS(cublasLtMatmul(handle, o.matmul, &one, weight, o.w, x, o.x, &zero, y, o.y, y, o.y, &choice.algo,
-                               workspace, bytes, static_cast<cudaStream_t>(stream)));
+  LATCHD_CUBLAS(cublasLtMatmul(handle, o.matmul, &one, weight, o.w, x, o.x, &zero, y, o.y, y, o.y,
+                               &choice.algo, workspace, bytes, static_cast<cudaStream_t>(stream)));
   return OpStatus::Ok();
 }
 
@@ -143,7 +155,8 @@ size_t LinearPrefillWorkspaceBytes(const LinearOp& op) { return MakePlan(op).tot
 
 OpStatus LinearPrefill(const LinearOp& op, OpStream stream) {
   const Plan plan = MakePlan(op);
-  if (plan.total() > op.workspace_bytes) return WorkspaceTooSmall("linear prefill", plan.total(), op.workspace_bytes);
+  if (plan.total() > op.workspace_bytes)
+    return WorkspaceTooSmall("linear prefill", plan.total(), op.workspace_bytes);
   char* x_part = static_cast<char*>(op.workspace);
   char* weight_part = x_part + plan.x_bytes;
   float* sums = reinterpret_cast<float*>(weight_part + plan.weight_bytes);
@@ -152,8 +165,8 @@ OpStatus LinearPrefill(const LinearOp& op, OpStream stream) {
   const void* x = op.x;
   if (plan.x_bytes > 0) {
     if (op.x_dtype != DType::kF32) {
-      return Invalid("linear: x must be f32, or " + std::string(Name(op.weight.dtype)) + " without a norm, got " +
-                     std::string(Name(op.x_dtype)));
+      return Invalid("linear: x must be f32, or " + std::string(Name(op.weight.dtype)) +
+                     " without a norm, got " + std::string(Name(op.x_dtype)));
     }
     if (OpStatus s = NormRows(op, x_part, op.weight.dtype, stream); !s.ok()) return s;
     x = x_part;
@@ -166,18 +179,20 @@ OpStatus LinearPrefill(const LinearOp& op, OpStream stream) {
     if (op.weight.dtype != DType::kF32) {
       const int64_t fragments = static_cast<int64_t>(PackedElements(count, k)) / 8;
       const int64_t blocks = std::min<int64_t>((fragments + 255) / 256, 16 * SmCount());
-      OpStatus s = Launch("unpack", UnpackKernel, dim3(static_cast<unsigned>(blocks)), dim3(256), 0, stream,
-                          LaunchOrder::kOrdered, static_cast<const uint4*>(op.weight.data),
+      OpStatus s = Launch("unpack", UnpackKernel, dim3(static_cast<unsigned>(blocks)), dim3(256), 0,
+                          stream, LaunchOrder::kOrdered, static_cast<const uint4*>(op.weight.data),
                           reinterpret_cast<uint16_t*>(weight_part), k, begin, count, fragments);
       if (!s.ok()) return s;
       weight = weight_part;
     }
-    OpStatus s = Matmul(weight, x, sums, op.weight.dtype, count, op.rows, k, plan.slice, library_part, stream);
+    OpStatus s = Matmul(weight, x, sums, op.weight.dtype, count, op.rows, k, plan.slice,
+                        library_part, stream);
     if (!s.ok()) return s;
     const int64_t blocks = std::min<int64_t>((count + 255) / 256, 64);
     s = Launch("linear epilogue", EpilogueKernel,
-               dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(op.rows)), dim3(256), 0, stream,
-               LaunchOrder::kOrdered, epilogue, static_cast<const float*>(sums), begin, count, plan.slice);
+               dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(op.rows)), dim3(256), 0,
+               stream, LaunchOrder::kOrdered, epilogue, static_cast<const float*>(sums), begin,
+               count, plan.slice);
     if (!s.ok()) return s;
   }
   return OpStatus::Ok();
@@ -186,7 +201,8 @@ OpStatus LinearPrefill(const LinearOp& op, OpStream stream) {
 OpStatus InitLinearPrefill() {
   int device = 0;
   if (OpStatus s = FromCuda(cudaGetDevice(&device), "cudaGetDevice"); !s.ok()) return s;
-  if (device >= kMaxDevices) return Unsupported("CUDA device index " + std::to_string(device) + " is above 63");
+  if (device >= kMaxDevices)
+    return Unsupported("CUDA device index " + std::to_string(device) + " is above 63");
   cublasLtHandle_t& handle = handles[static_cast<size_t>(device)];
   if (handle == nullptr) {
     LATCHD_CUBLAS(cublasLtCreate(&handle));

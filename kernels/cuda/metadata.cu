@@ -7,8 +7,8 @@ namespace {
 
 constexpr int kWarps = 32;
 
-// First entry of the slot's page table that the tokens [0, total) need and that is not a page of the
-// pool, or -1. All lanes return the same.
+// First entry of the slot's page table that the tokens [0, total) need and that is not a page of
+// the pool, or -1. All lanes return the same.
 __device__ int64_t FirstBadPage(const SlotTables& tables, int32_t slot, int64_t pages, int lane) {
   const int32_t* table = tables.page_table + static_cast<int64_t>(slot) * tables.max_pages;
   for (int64_t base = 0; base < pages; base += 32) {
@@ -24,10 +24,12 @@ __device__ int64_t FirstBadPage(const SlotTables& tables, int32_t slot, int64_t 
   return -1;
 }
 
-__device__ Verdict Judge(const MetadataOp& op, const StepRow& row, int64_t position, int32_t token, int lane) {
+__device__ Verdict Judge(const MetadataOp& op, const StepRow& row, int64_t position, int32_t token,
+                         int lane) {
   const SlotTables& tables = op.tables;
   const int64_t capacity = tables.capacity[row.slot];
-  Verdict verdict = CheckLengths({row.seqlens_k, 1, 1, capacity, capacity, position, op.rotary_rows});
+  Verdict verdict =
+      CheckLengths({row.seqlens_k, 1, 1, capacity, capacity, position, op.rotary_rows});
   const bool lengths_ok = verdict.mask == 0;
   if (op.vocab > 0 && (token < 0 || token >= op.vocab)) verdict.Fail(kTokenRange, token, op.vocab);
   if (!lengths_ok) return verdict;  // no range of pages to check
@@ -39,7 +41,8 @@ __device__ Verdict Judge(const MetadataOp& op, const StepRow& row, int64_t posit
   }
   const int64_t bad = FirstBadPage(tables, row.slot, pages, lane);
   if (bad >= 0) {
-    verdict.Fail(kPageTable, tables.page_table[static_cast<int64_t>(row.slot) * tables.max_pages + bad],
+    verdict.Fail(kPageTable,
+                 tables.page_table[static_cast<int64_t>(row.slot) * tables.max_pages + bad],
                  tables.pool_pages);
   }
   return verdict;
@@ -75,9 +78,11 @@ __global__ void __launch_bounds__(kWarps * 32) MetadataKernel(MetadataOp op) {
       for (int w = 0; live && w < warp; ++w) live = !(round_bad[w] && round_slot[w] == row.slot);
       RowMeta meta = {kInactive, kInactive, kInactive, kInactive, kInactive, 0};
       if (live && verdict.mask != 0) {
-        op.tables.latch[row.slot] = {verdict.mask, verdict.first, -1, r, row.step, verdict.value, verdict.limit};
+        op.tables.latch[row.slot] = {verdict.mask, verdict.first, -1,           r,
+                                     row.step,     verdict.value, verdict.limit};
       } else if (live) {
-        meta = {row.slot, token, row.seqlens_k, row.seqlens_k + 1, static_cast<int32_t>(position), row.flags};
+        meta = {row.slot, token, row.seqlens_k, row.seqlens_k + 1, static_cast<int32_t>(position),
+                row.flags};
       }
       op.meta[r] = meta;
     }
@@ -89,7 +94,8 @@ __global__ void __launch_bounds__(kWarps * 32) MetadataKernel(MetadataOp op) {
 
 OpStatus Metadata(const MetadataOp& op, OpStream stream) {
   if (op.rows <= 0) return OpStatus::Ok();
-  return Launch("metadata", MetadataKernel, dim3(1), dim3(kWarps * 32), 0, stream, LaunchOrder::kOrdered, op);
+  return Launch("metadata", MetadataKernel, dim3(1), dim3(kWarps * 32), 0, stream,
+                LaunchOrder::kOrdered, op);
 }
 
 OpStatus InitMetadata() { return Prepare("metadata", MetadataKernel); }

@@ -2,7 +2,8 @@
 
 #include "kernels/api/op_table.h"
 
-// The CUDA implementations, one file each; see kernels/api/ops.h for what they do. Init* load an op's kernels.
+// The CUDA implementations, one file each; see kernels/api/ops.h for what they do. Init* load an
+// op's kernels.
 
 namespace latchd::cuda {
 

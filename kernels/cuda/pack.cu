@@ -40,24 +40,29 @@ __global__ void PackKernel(const uint16_t* source, uint16_t* destination, int64_
 OpStatus Pack(const PackOp& op, OpStream stream) {
   if (op.row_begin < 0 || op.rows < 0 || op.row_begin + op.rows > op.n || op.k <= 0) {
     return Invalid("pack: rows [" + std::to_string(op.row_begin) + ", " +
-                   std::to_string(op.row_begin + op.rows) + ") are not inside [0, " + std::to_string(op.n) + ")");
+                   std::to_string(op.row_begin + op.rows) + ") are not inside [0, " +
+                   std::to_string(op.n) + ")");
   }
   if (op.rows == 0) return OpStatus::Ok();
   if (op.dtype == DType::kF32) {
-    return FromCuda(cudaMemcpyAsync(static_cast<float*>(op.destination) + op.row_begin * op.k, op.source,
-                                    static_cast<size_t>(op.rows) * static_cast<size_t>(op.k) * sizeof(float),
-                                    cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(stream)),
-                    "pack: cudaMemcpyAsync");
+    return FromCuda(
+        cudaMemcpyAsync(static_cast<float*>(op.destination) + op.row_begin * op.k, op.source,
+                        static_cast<size_t>(op.rows) * static_cast<size_t>(op.k) * sizeof(float),
+                        cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(stream)),
+        "pack: cudaMemcpyAsync");
   }
-  if (op.row_begin % kTileRows != 0 || (op.rows % kTileRows != 0 && op.row_begin + op.rows != op.n)) {
-    return Invalid("pack: rows must start and end at multiples of 16, got [" + std::to_string(op.row_begin) + ", " +
-                   std::to_string(op.row_begin + op.rows) + ") of " + std::to_string(op.n));
+  if (op.row_begin % kTileRows != 0 ||
+      (op.rows % kTileRows != 0 && op.row_begin + op.rows != op.n)) {
+    return Invalid("pack: rows must start and end at multiples of 16, got [" +
+                   std::to_string(op.row_begin) + ", " + std::to_string(op.row_begin + op.rows) +
+                   ") of " + std::to_string(op.n));
   }
   const int64_t fragments = static_cast<int64_t>(PackedElements(op.rows, op.k)) / 8;
   const int64_t blocks = std::min<int64_t>((fragments + 255) / 256, 8 * SmCount());
   return Launch("pack", PackKernel, dim3(static_cast<unsigned>(blocks)), dim3(256), 0, stream,
                 LaunchOrder::kOrdered, static_cast<const uint16_t*>(op.source),
-                static_cast<uint16_t*>(op.destination), op.n, op.k, op.row_begin, op.rows, fragments);
+                static_cast<uint16_t*>(op.destination), op.n, op.k, op.row_begin, op.rows,
+                fragments);
 }
 
 OpStatus InitPack() { return Prepare("pack", PackKernel); }

@@ -4,8 +4,8 @@
 #include "kernels/cuda/ops_internal.h"
 #include "kernels/cuda/sample_select.cuh"
 
-// Sampling: a cluster of 8 blocks a row. A greedy row without bias or penalties is one pass over the
-// logits; filters add radix selections.
+// Sampling: a cluster of 8 blocks a row. A greedy row without bias or penalties is one pass over
+// the logits; filters add radix selections.
 
 namespace latchd::cuda {
 namespace {
@@ -35,10 +35,10 @@ __device__ void AddBias(const SampleOp& op, int32_t slot, int32_t count, float* 
 }
 
 // Repetition penalty (Keskar et al. 2019, as in Hugging Face transformers) over every token of the
-// history, then presence and frequency penalty (OpenAI's formula) over generated ones. counts [vocab]
-// is zero before and after: whoever takes a token's count out applies it, once.
-__device__ void Penalise(const SampleOp& op, Cluster& cluster, const RowMeta& meta, const SlotSampling& s,
-                         float* logits, int32_t* counts) {
+// history, then presence and frequency penalty (OpenAI's formula) over generated ones. counts
+// [vocab] is zero before and after: whoever takes a token's count out applies it, once.
+__device__ void Penalise(const SampleOp& op, Cluster& cluster, const RowMeta& meta,
+                         const SlotSampling& s, float* logits, int32_t* counts) {
   for (int32_t t = cluster.thread(); t < meta.total; t += kClusterThreads) {
     const int32_t entry = *op.tables.History(meta.slot, t), id = entry & ~kPromptBit;
     if (entry < 0 || id >= op.vocab) continue;
@@ -58,29 +58,31 @@ __device__ void Penalise(const SampleOp& op, Cluster& cluster, const RowMeta& me
     float logit = __ldcg(logits + id);
     logit = logit > 0.0f ? logit / s.repetition_penalty : logit * s.repetition_penalty;
     const int32_t generated = count & ~kSeenInPrompt;
-    if (generated > 0) logit -= s.presence_penalty + s.frequency_penalty * static_cast<float>(generated);
+    if (generated > 0)
+      logit -= s.presence_penalty + s.frequency_penalty * static_cast<float>(generated);
     logits[id] = logit;
   }
 }
 
-__device__ int32_t Choose(Cluster& cluster, const float* logits, int32_t vocab, const LogitStats& stats,
-                          const SlotSampling& s, int32_t past) {
+__device__ int32_t Choose(Cluster& cluster, const float* logits, int32_t vocab,
+                          const LogitStats& stats, const SlotSampling& s, int32_t past) {
   if (!(s.temperature > 0.0f)) return stats.argmax;
   Cutoff kept;
   if (s.top_k > 0 && s.top_k < vocab) kept = SelectTopK(cluster, logits, vocab, s.top_k);
-  if (s.top_p < 1.0f) kept = SelectTopP(cluster, logits, vocab, kept, stats.max, s.temperature, s.top_p);
+  if (s.top_p < 1.0f)
+    kept = SelectTopP(cluster, logits, vocab, kept, stats.max, s.temperature, s.top_p);
   return DrawToken(cluster, logits, vocab, kept, stats.max, s, past);
 }
 
 // Every thread of the cluster calls it; `writer` alone writes.
-__device__ void SampleRow(const SampleOp& op, Cluster& cluster, int32_t r, const RowMeta& meta, bool writer,
-                          RowResult* result) {
+__device__ void SampleRow(const SampleOp& op, Cluster& cluster, int32_t r, const RowMeta& meta,
+                          bool writer, RowResult* result) {
   float* logits = op.logits + static_cast<size_t>(r) * op.vocab;
   LogitStats stats = ReadStats(cluster, logits, op.vocab);
   // Judged before the bias, so that what a client asks for cannot poison its session.
   if (stats.non_finite != INT32_MAX) {
     if (writer) {
-      op.tables.latch[meta.slot] = {kNonFinite, kNonFinite,        op.layers, r,
+      op.tables.latch[meta.slot] = {kNonFinite,        kNonFinite,       op.layers, r,
                                     op.inputs[r].step, stats.non_finite, op.vocab};
     }
     return;
@@ -92,7 +94,8 @@ __device__ void SampleRow(const SampleOp& op, Cluster& cluster, int32_t r, const
     __threadfence();
     cluster.Sync();
     if (HasPenalties(s)) {
-      Penalise(op, cluster, meta, s, logits, static_cast<int32_t*>(op.workspace) + static_cast<size_t>(r) * op.vocab);
+      Penalise(op, cluster, meta, s, logits,
+               static_cast<int32_t*>(op.workspace) + static_cast<size_t>(r) * op.vocab);
       __threadfence();
       cluster.Sync();
     }
@@ -133,12 +136,14 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kCluste
     result->logprob = 0.0f;
     result->top_count = 0;
   }
-  if (meta.slot >= 0 && (meta.flags & kRowSample) != 0) SampleRow(op, cluster, r, meta, writer, result);
+  if (meta.slot >= 0 && (meta.flags & kRowSample) != 0)
+    SampleRow(op, cluster, r, meta, writer, result);
   if (writer) {
     result->latch = slot >= 0 && slot < op.tables.slots ? op.tables.latch[slot] : Latch{};
     // Last, with release order at system scope: a host that sees the number sees the record.
     __threadfence_system();
-    asm volatile("st.release.sys.global.s64 [%0], %1;" ::"l"(&result->sequence), "l"(op.header->sequence)
+    asm volatile("st.release.sys.global.s64 [%0], %1;" ::"l"(&result->sequence),
+                 "l"(op.header->sequence)
                  : "memory");
   }
   cluster.Sync();  // no block leaves while another may read its shared memory
@@ -153,7 +158,8 @@ size_t SampleWorkspaceBytes(const SampleOp& op) {
 
 OpStatus Sample(const SampleOp& op, OpStream stream) {
   if (op.rows <= 0) return OpStatus::Ok();
-  if (op.vocab <= 0) return Invalid("sample: vocab must be positive, got " + std::to_string(op.vocab));
+  if (op.vocab <= 0)
+    return Invalid("sample: vocab must be positive, got " + std::to_string(op.vocab));
   if (const size_t need = SampleWorkspaceBytes(op); need > op.workspace_bytes) {
     return WorkspaceTooSmall("sample", need, op.workspace_bytes);
   }

@@ -28,9 +28,9 @@ __device__ __forceinline__ Candidate Better(const Candidate& a, const Candidate&
 
 struct alignas(16) LogitStats {
   float max;
-  float sum;            // of exp(logit - max)
+  float sum;  // of exp(logit - max)
   int32_t argmax;
-  int32_t non_finite;   // lowest id of a NaN or infinite logit, else INT32_MAX
+  int32_t non_finite;  // lowest id of a NaN or infinite logit, else INT32_MAX
 };
 
 __device__ __forceinline__ LogitStats Merge(const LogitStats& a, const LogitStats& b) {
@@ -80,7 +80,8 @@ struct Selection {
 // Radix selection, 4 bits a pass: item(i) -> weight and key; items of weight 0 do not count.
 // wanted_of(total weight) -> wanted, at least 1.
 template <typename Item, typename WantedOf>
-__device__ Selection SelectByWeight(Cluster& cluster, int32_t count, Item item, WantedOf wanted_of) {
+__device__ Selection SelectByWeight(Cluster& cluster, int32_t count, Item item,
+                                    WantedOf wanted_of) {
   uint32_t prefix = 0;
   uint64_t wanted = 0, equal = 0;
   for (int shift = 28; shift >= 0; shift -= 4) {
@@ -110,15 +111,15 @@ __device__ Selection SelectByWeight(Cluster& cluster, int32_t count, Item item, 
   return {prefix, wanted, equal};
 }
 
-// Weight of a token relative to the most probable one, as a fixed-point number: integer sums have no
-// order.
+// Weight of a token relative to the most probable one, as a fixed-point number: integer sums have
+// no order.
 __device__ __forceinline__ uint64_t FixedWeight(float logit, float max, float temperature) {
   return __float2ull_rn(expf((logit - max) / temperature) * 1099511627776.0f);  // 2^40
 }
 
 // The first `wanted` items of equal key by id.
-__device__ inline int32_t CutTies(Cluster& cluster, const float* logits, int32_t vocab, uint32_t tie_key,
-                                  uint64_t wanted) {
+__device__ inline int32_t CutTies(Cluster& cluster, const float* logits, int32_t vocab,
+                                  uint32_t tie_key, uint64_t wanted) {
   const Selection s = SelectByWeight(
       cluster, vocab,
       [&](int32_t i, uint32_t* key) -> uint64_t {
@@ -129,7 +130,8 @@ __device__ inline int32_t CutTies(Cluster& cluster, const float* logits, int32_t
   return static_cast<int32_t>(~s.key);
 }
 
-__device__ inline Cutoff SelectTopK(Cluster& cluster, const float* logits, int32_t vocab, int32_t top_k) {
+__device__ inline Cutoff SelectTopK(Cluster& cluster, const float* logits, int32_t vocab,
+                                    int32_t top_k) {
   const Selection s = SelectByWeight(
       cluster, vocab,
       [&](int32_t i, uint32_t* key) -> uint64_t {
@@ -142,8 +144,8 @@ __device__ inline Cutoff SelectTopK(Cluster& cluster, const float* logits, int32
   return cutoff;
 }
 
-__device__ inline Cutoff SelectTopP(Cluster& cluster, const float* logits, int32_t vocab, const Cutoff& kept,
-                                    float max, float temperature, float top_p) {
+__device__ inline Cutoff SelectTopP(Cluster& cluster, const float* logits, int32_t vocab,
+                                    const Cutoff& kept, float max, float temperature, float top_p) {
   const Selection s = SelectByWeight(
       cluster, vocab,
       [&](int32_t i, uint32_t* key) -> uint64_t {
@@ -161,15 +163,17 @@ __device__ inline Cutoff SelectTopP(Cluster& cluster, const float* logits, int32
   const float logit = __uint_as_float((s.key & 0x80000000u) != 0 ? s.key & 0x7fffffffu : ~s.key);
   const uint64_t each = FixedWeight(logit, max, temperature);
   if (each > 0 && s.equal > each) {
-    cutoff.last_id = min(cutoff.last_id, CutTies(cluster, logits, vocab, s.key, (s.remaining + each - 1) / each));
+    cutoff.last_id = min(cutoff.last_id,
+                         CutTies(cluster, logits, vocab, s.key, (s.remaining + each - 1) / each));
   }
   return cutoff;
 }
 
-// The kept token with the largest logit / temperature + Gumbel noise: an exact draw from the softmax
-// over the kept tokens. The noise of a token depends on (seed, past, token) alone.
-__device__ inline int32_t DrawToken(Cluster& cluster, const float* logits, int32_t vocab, const Cutoff& kept,
-                                    float max, const SlotSampling& s, int32_t past) {
+// The kept token with the largest logit / temperature + Gumbel noise: an exact draw from the
+// softmax over the kept tokens. The noise of a token depends on (seed, past, token) alone.
+__device__ inline int32_t DrawToken(Cluster& cluster, const float* logits, int32_t vocab,
+                                    const Cutoff& kept, float max, const SlotSampling& s,
+                                    int32_t past) {
   Candidate best = NoCandidate();
   for (int32_t i = cluster.thread(); i < vocab; i += kClusterThreads) {
     const float v = __ldcg(logits + i);
@@ -178,15 +182,18 @@ __device__ inline int32_t DrawToken(Cluster& cluster, const float* logits, int32
     const float noise = logf(-logf(TokenUniform(s.seed, past, i)));
     best = Better(best, {v / s.temperature - noise, i, {0, 0}});
   }
-  return cluster.Reduce(best, [](const Candidate& a, const Candidate& b) { return Better(a, b); }).token;
+  return cluster.Reduce(best, [](const Candidate& a, const Candidate& b) { return Better(a, b); })
+      .token;
 }
 
 // The best token after `previous` in the order of tokens.
-__device__ inline Candidate NextBest(Cluster& cluster, const float* logits, int32_t vocab, const Candidate& previous) {
+__device__ inline Candidate NextBest(Cluster& cluster, const float* logits, int32_t vocab,
+                                     const Candidate& previous) {
   Candidate best = NoCandidate();
   for (int32_t i = cluster.thread(); i < vocab; i += kClusterThreads) {
     const float v = __ldcg(logits + i);
-    if (v < previous.score || (v == previous.score && i > previous.token)) best = Better(best, {v, i, {0, 0}});
+    if (v < previous.score || (v == previous.score && i > previous.token))
+      best = Better(best, {v, i, {0, 0}});
   }
   return cluster.Reduce(best, [](const Candidate& a, const Candidate& b) { return Better(a, b); });
 }

@@ -27,7 +27,8 @@ absl::Status CudaError(cudaError_t error, const char* call) {
 
 class CudaGraph final : public Graph {
  public:
-  CudaGraph(cudaGraphExec_t exec, size_t nodes, size_t bytes) : exec_(exec), nodes_(nodes), bytes_(bytes) {}
+  CudaGraph(cudaGraphExec_t exec, size_t nodes, size_t bytes)
+      : exec_(exec), nodes_(nodes), bytes_(bytes) {}
   ~CudaGraph() override { cudaGraphExecDestroy(exec_); }
   CudaGraph(const CudaGraph&) = delete;
   CudaGraph& operator=(const CudaGraph&) = delete;
@@ -61,21 +62,28 @@ class CudaDevice final : public Device {
     info_.index = index;
     cudaDeviceProp properties = {};
     if (absl::Status s = Check(cudaSetDevice(index), "cudaSetDevice"); !s.ok()) return s;
-    if (absl::Status s = Check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties"); !s.ok()) {
+    if (absl::Status s =
+            Check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
+        !s.ok()) {
       return s;
     }
     info_.name = properties.name;
     info_.compute_units = properties.multiProcessorCount;
-    if (absl::Status s = Check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+    if (absl::Status s =
+            Check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
         !s.ok()) {
       return s;
     }
-    if (absl::Status s = Check(cudaMallocHost(reinterpret_cast<void**>(&staging_), 2 * kStagingBytes), "cudaMallocHost");
+    if (absl::Status s =
+            Check(cudaMallocHost(reinterpret_cast<void**>(&staging_), 2 * kStagingBytes),
+                  "cudaMallocHost");
         !s.ok()) {
       return s;
     }
     for (cudaEvent_t& event : staged_) {
-      if (absl::Status s = Check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate"); !s.ok()) {
+      if (absl::Status s =
+              Check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
+          !s.ok()) {
         return s;
       }
     }
@@ -88,8 +96,8 @@ class CudaDevice final : public Device {
   bool capturing() const override { return capturing_; }
   absl::Status fault() const override { return fault_; }
 
-  // Goes through the pinned staging buffer in two halves, so that the copy into it overlaps the transfer out of it,
-  // and `source` is free when the call returns.
+  // Goes through the pinned staging buffer in two halves, so that the copy into it overlaps the
+  // transfer out of it, and `source` is free when the call returns.
   absl::Status Upload(void* destination, const void* source, size_t bytes) override {
     if (absl::Status s = Ready("upload"); !s.ok()) return s;
     const char* from = static_cast<const char*>(source);
@@ -98,13 +106,16 @@ class CudaDevice final : public Device {
       const size_t part = std::min(bytes, kStagingBytes);
       char* half = staging_ + static_cast<size_t>(next_half_) * kStagingBytes;
       cudaEvent_t event = staged_[next_half_];
-      if (absl::Status s = Check(cudaEventSynchronize(event), "cudaEventSynchronize"); !s.ok()) return s;
+      if (absl::Status s = Check(cudaEventSynchronize(event), "cudaEventSynchronize"); !s.ok())
+        return s;
       std::memcpy(half, from, part);
-      if (absl::Status s = Check(cudaMemcpyAsync(to, half, part, cudaMemcpyHostToDevice, stream_), "cudaMemcpyAsync");
+      if (absl::Status s = Check(cudaMemcpyAsync(to, half, part, cudaMemcpyHostToDevice, stream_),
+                                 "cudaMemcpyAsync");
           !s.ok()) {
         return s;
       }
-      if (absl::Status s = Check(cudaEventRecord(event, stream_), "cudaEventRecord"); !s.ok()) return s;
+      if (absl::Status s = Check(cudaEventRecord(event, stream_), "cudaEventRecord"); !s.ok())
+        return s;
       next_half_ ^= 1;
       from += part;
       to += part;
@@ -116,7 +127,9 @@ class CudaDevice final : public Device {
   absl::Status Download(void* destination, const void* source, size_t bytes) override {
     if (absl::Status s = Ready("download"); !s.ok()) return s;
     if (bytes == 0) return absl::OkStatus();
-    if (absl::Status s = Check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, stream_), "cudaMemcpyAsync");
+    if (absl::Status s =
+            Check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, stream_),
+                  "cudaMemcpyAsync");
         !s.ok()) {
       return s;
     }
@@ -137,7 +150,8 @@ class CudaDevice final : public Device {
   absl::Status BeginCapture() override {
     if (absl::Status s = Select(); !s.ok()) return s;
     if (capturing_) return absl::FailedPreconditionError("a capture is already running");
-    if (absl::Status s = Check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    if (absl::Status s = Check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal),
+                               "cudaStreamBeginCapture");
         !s.ok()) {
       return s;
     }
@@ -152,7 +166,8 @@ class CudaDevice final : public Device {
     cudaGraph_t graph = nullptr;
     if (const cudaError_t error = cudaStreamEndCapture(stream_, &graph); error != cudaSuccess) {
       cudaGetLastError();  // a failed capture does not break the device
-      return absl::FailedPreconditionError(absl::StrCat("cudaStreamEndCapture: ", cudaGetErrorString(error)));
+      return absl::FailedPreconditionError(
+          absl::StrCat("cudaStreamEndCapture: ", cudaGetErrorString(error)));
     }
     absl::StatusOr<std::unique_ptr<Graph>> result = Instantiate(graph);
     cudaGraphDestroy(graph);
@@ -161,7 +176,8 @@ class CudaDevice final : public Device {
 
   absl::Status Replay(const Graph& graph) override {
     if (absl::Status s = Ready("replay"); !s.ok()) return s;
-    return Check(cudaGraphLaunch(static_cast<const CudaGraph&>(graph).exec(), stream_), "cudaGraphLaunch");
+    return Check(cudaGraphLaunch(static_cast<const CudaGraph&>(graph).exec(), stream_),
+                 "cudaGraphLaunch");
   }
 
   absl::Status Synchronize() override {
@@ -185,7 +201,8 @@ class CudaDevice final : public Device {
     }
     // Mapped, portable host memory has one address for host and device (unified addressing).
     const unsigned flags = cudaHostAllocMapped | cudaHostAllocPortable;
-    if (absl::Status s = Check(cudaHostAlloc(&data, size, flags), "cudaHostAlloc"); !s.ok()) return s;
+    if (absl::Status s = Check(cudaHostAlloc(&data, size, flags), "cudaHostAlloc"); !s.ok())
+      return s;
     std::memset(data, 0, size);
     return data;
   }
@@ -201,19 +218,21 @@ class CudaDevice final : public Device {
   }
 
  private:
-  // Selects the GPU for the calling thread. Every public call begins with it and returns a fault that is set.
+  // Selects the GPU for the calling thread. Every public call begins with it and returns a fault
+  // that is set.
   absl::Status Select() {
     if (!fault_.ok()) return fault_;
     return Check(cudaSetDevice(info_.index), "cudaSetDevice");
   }
   absl::Status Ready(const char* what) {
-    if (capturing_) return absl::FailedPreconditionError(absl::StrCat(
-        what, " is not allowed while capturing: warm the fixed decode shape first"));
+    if (capturing_)
+      return absl::FailedPreconditionError(
+          absl::StrCat(what, " is not allowed while capturing: warm the fixed decode shape first"));
     return Select();
   }
 
-  // The only place that sets the fault: the first INTERNAL error wins. What the device's memory holds after it is
-  // unknowable, so nothing runs any more.
+  // The only place that sets the fault: the first INTERNAL error wins. What the device's memory
+  // holds after it is unknowable, so nothing runs any more.
   absl::Status Latch(absl::Status status) {
     if (status.code() == absl::StatusCode::kInternal && fault_.ok()) fault_ = status;
     return status;
@@ -222,18 +241,23 @@ class CudaDevice final : public Device {
 
   absl::StatusOr<std::unique_ptr<Graph>> Instantiate(cudaGraph_t graph) {
     size_t nodes = 0;
-    if (absl::Status s = Check(cudaGraphGetNodes(graph, nullptr, &nodes), "cudaGraphGetNodes"); !s.ok()) return s;
+    if (absl::Status s = Check(cudaGraphGetNodes(graph, nullptr, &nodes), "cudaGraphGetNodes");
+        !s.ok())
+      return s;
     size_t free_before = 0, free_after = 0, total = 0;
     cudaMemGetInfo(&free_before, &total);
     cudaGraphExec_t exec = nullptr;
-    if (absl::Status s = Check(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate"); !s.ok()) return s;
+    if (absl::Status s = Check(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
+        !s.ok())
+      return s;
     // Uploaded now, so that the first replay costs what the others do.
     if (absl::Status s = Check(cudaGraphUpload(exec, stream_), "cudaGraphUpload"); !s.ok()) {
       cudaGraphExecDestroy(exec);
       return s;
     }
     cudaMemGetInfo(&free_after, &total);
-    // The driver takes memory in large pieces; a graph that found room in one shows as its nodes' parameters.
+    // The driver takes memory in large pieces; a graph that found room in one shows as its nodes'
+    // parameters.
     constexpr size_t kNodeBytes = 1024;
     const size_t taken = free_before > free_after ? free_before - free_after : 0;
     return std::make_unique<CudaGraph>(exec, nodes, std::max(taken, nodes * kNodeBytes));
@@ -252,10 +276,12 @@ class CudaDevice final : public Device {
 
 absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(int index) {
   int count = 0;
-  if (const std::string reason = CudaUnavailableReason(); !reason.empty()) return absl::UnavailableError(reason);
+  if (const std::string reason = CudaUnavailableReason(); !reason.empty())
+    return absl::UnavailableError(reason);
   cudaGetDeviceCount(&count);
   if (index < 0 || index >= count) {
-    return absl::UnavailableError(absl::StrCat("CUDA device ", index, " does not exist: this machine has ", count));
+    return absl::UnavailableError(
+        absl::StrCat("CUDA device ", index, " does not exist: this machine has ", count));
   }
   auto device = std::make_unique<CudaDevice>();
   if (absl::Status s = device->Open(index); !s.ok()) {

@@ -63,11 +63,13 @@ class StepBench {
     Must(device_.Synchronize());
     const double seconds = Time(calls_);
     const auto* results = results_.data<RowResult>();
-    std::printf("%s %s rows %d context %d: %.4f ms/step, %.1f tok/s, %.2f GB, %.2f TB/s, %.1f%% of ceiling "
-                "(row 0: token %d, logprob %.3f, latch %u)\n",
-                shape_.name, std::string(Name(dtype_)).c_str(), rows_, context_, seconds * 1e3, rows_ / seconds,
-                bytes_ / 1e9, bytes_ / seconds / 1e12, 100.0 * bytes_ / seconds / kCeilingBytesPerSecond,
-                results[0].token, results[0].logprob, results[0].latch.mask);
+    std::printf(
+        "%s %s rows %d context %d: %.4f ms/step, %.1f tok/s, %.2f GB, %.2f TB/s, %.1f%% of ceiling "
+        "(row 0: token %d, logprob %.3f, latch %u)\n",
+        shape_.name, std::string(Name(dtype_)).c_str(), rows_, context_, seconds * 1e3,
+        rows_ / seconds, bytes_ / 1e9, bytes_ / seconds / 1e12,
+        100.0 * bytes_ / seconds / kCeilingBytesPerSecond, results[0].token, results[0].logprob,
+        results[0].latch.mask);
     std::fflush(stdout);
     if (per_op) PrintOps();
   }
@@ -116,15 +118,19 @@ class StepBench {
     const size_t need = device_.ops().workspace_bytes(call);
     if (need > 0) {
       void* workspace = Allocate(need);
-      if (auto* op = std::get_if<LinearOp>(&call.params)) op->workspace = workspace, op->workspace_bytes = need;
-      if (auto* op = std::get_if<AttentionOp>(&call.params)) op->workspace = workspace, op->workspace_bytes = need;
-      if (auto* op = std::get_if<SampleOp>(&call.params)) op->workspace = workspace, op->workspace_bytes = need;
+      if (auto* op = std::get_if<LinearOp>(&call.params))
+        op->workspace = workspace, op->workspace_bytes = need;
+      if (auto* op = std::get_if<AttentionOp>(&call.params))
+        op->workspace = workspace, op->workspace_bytes = need;
+      if (auto* op = std::get_if<SampleOp>(&call.params))
+        op->workspace = workspace, op->workspace_bytes = need;
     }
     calls_.push_back(std::move(call));
   }
-  void AddLinear(int32_t layer, const char* label, const void* x, DType x_dtype, const float* norm, WeightView weight,
-                 Epilogue epilogue, void* y, DType y_dtype) {
-    Add(LinearOp{meta_, x, x_dtype, norm, 1e-5f, weight, nullptr, epilogue, y, y_dtype, rows_, Phase::kDecode, nullptr, 0},
+  void AddLinear(int32_t layer, const char* label, const void* x, DType x_dtype, const float* norm,
+                 WeightView weight, Epilogue epilogue, void* y, DType y_dtype) {
+    Add(LinearOp{meta_, x, x_dtype, norm, 1e-5f, weight, nullptr, epilogue, y, y_dtype, rows_,
+                 Phase::kDecode, nullptr, 0},
         layer, label);
   }
 
@@ -163,7 +169,8 @@ class StepBench {
     const auto* device_rows = reinterpret_cast<const StepRow*>(inputs + sizeof(StepInputsHeader));
     meta_ = Zeros<RowMeta>(rows);
 
-    const int64_t q_width = int64_t{s.q_heads} * s.head_dim, qkv_width = q_width + int64_t{2} * s.kv_heads * s.head_dim;
+    const int64_t q_width = int64_t{s.q_heads} * s.head_dim,
+                  qkv_width = q_width + int64_t{2} * s.kv_heads * s.head_dim;
     const DType act = device_.ops().activation_dtype(dtype_);
     float* x = Zeros<float>(rows * s.hidden);
     float* qkv = Zeros<float>(rows * qkv_width);
@@ -186,27 +193,35 @@ class StepBench {
     }
     Add(EmbedOp{meta_, embedding, x, tables, rows_}, -1, "embed");
     for (int32_t l = 0; l < s.layers; ++l) {
-      const size_t cache = static_cast<size_t>(pages) * s.kv_heads * kPageTokens * s.head_dim * SizeOf(dtype_);
-      KvView kv = {Random(cache), Random(cache), tables.page_table, max_pages, pages, kPageShift, kPageTokens,
-                   s.kv_heads, s.head_dim, dtype_};
+      const size_t cache =
+          static_cast<size_t>(pages) * s.kv_heads * kPageTokens * s.head_dim * SizeOf(dtype_);
+      KvView kv = {Random(cache), Random(cache), tables.page_table, max_pages,  pages,
+                   kPageShift,    kPageTokens,   s.kv_heads,        s.head_dim, dtype_};
       bytes_ += 2.0 * rows_ * s.kv_heads * context_ * s.head_dim * SizeOf(dtype_);
-      AddLinear(l, "qkv", x, DType::kF32, norm, Weight(qkv_width, s.hidden), Epilogue::kStore, qkv, DType::kF32);
-      Add(AttentionPrepOp{meta_, qkv, nullptr, nullptr, 1e-5f, cos, sin, s.head_dim, false, s.q_heads, q, kv, rows_}, l,
-          "prep");
-      Add(AttentionOp{meta_, q, kv, s.q_heads, 1.0f / 8.0f, -1, 0.0f, attended, act, rows_, Phase::kDecode, context_,
-                      nullptr, 0},
+      AddLinear(l, "qkv", x, DType::kF32, norm, Weight(qkv_width, s.hidden), Epilogue::kStore, qkv,
+                DType::kF32);
+      Add(AttentionPrepOp{meta_, qkv, nullptr, nullptr, 1e-5f, cos, sin, s.head_dim, false,
+                          s.q_heads, q, kv, rows_},
+          l, "prep");
+      Add(AttentionOp{meta_, q, kv, s.q_heads, 1.0f / 8.0f, -1, 0.0f, attended, act, rows_,
+                      Phase::kDecode, context_, nullptr, 0},
           l, "attention");
-      AddLinear(l, "out", attended, act, nullptr, Weight(s.hidden, q_width), Epilogue::kResidual, x, DType::kF32);
-      AddLinear(l, "gate-up", x, DType::kF32, norm, Weight(int64_t{2} * s.ff, s.hidden), Epilogue::kSiluMul, hidden, act);
-      AddLinear(l, "down", hidden, act, nullptr, Weight(s.hidden, s.ff), Epilogue::kResidual, x, DType::kF32);
+      AddLinear(l, "out", attended, act, nullptr, Weight(s.hidden, q_width), Epilogue::kResidual, x,
+                DType::kF32);
+      AddLinear(l, "gate-up", x, DType::kF32, norm, Weight(int64_t{2} * s.ff, s.hidden),
+                Epilogue::kSiluMul, hidden, act);
+      AddLinear(l, "down", hidden, act, nullptr, Weight(s.hidden, s.ff), Epilogue::kResidual, x,
+                DType::kF32);
     }
     AddLinear(-1, "head", x, DType::kF32, norm, head, Epilogue::kStore, logits, DType::kF32);
-    Add(SampleOp{meta_, device_rows, reinterpret_cast<const StepInputsHeader*>(inputs), logits, s.vocab, tables, s.layers,
-                 results_.data<RowResult>(), rows_, nullptr, 0},
+    Add(SampleOp{meta_, device_rows, reinterpret_cast<const StepInputsHeader*>(inputs), logits,
+                 s.vocab, tables, s.layers, results_.data<RowResult>(), rows_, nullptr, 0},
         -1, "sample");
     Must(device_.Synchronize());
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    std::printf("%s: uploaded %.2f GB in %.2f s, %.2f GB/s\n", s.name, uploaded_ / 1e9, seconds, uploaded_ / 1e9 / seconds);
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    std::printf("%s: uploaded %.2f GB in %.2f s, %.2f GB/s\n", s.name, uploaded_ / 1e9, seconds,
+                uploaded_ / 1e9 / seconds);
   }
 
   std::unique_ptr<Graph> Capture(const std::vector<OpCall>& calls) {
@@ -225,7 +240,9 @@ class StepBench {
       for (int i = 0; i < kReplays; ++i) Must(device_.Replay(*graph));
       Must(device_.Synchronize());
       if (run > 0) {  // the first warms up
-        seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / kReplays);
+        seconds.push_back(
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() /
+            kReplays);
       }
     }
     std::sort(seconds.begin(), seconds.end());
@@ -246,14 +263,16 @@ class StepBench {
       double bytes = 0;
       for (const OpCall& call : calls) {
         if (const auto* op = std::get_if<LinearOp>(&call.params)) {
-          bytes += static_cast<double>(device_.ops().packed_bytes(dtype_, op->weight.n, op->weight.k));
+          bytes +=
+              static_cast<double>(device_.ops().packed_bytes(dtype_, op->weight.n, op->weight.k));
         } else if (std::holds_alternative<AttentionOp>(call.params)) {
           bytes += 2.0 * rows_ * shape_.kv_heads * context_ * shape_.head_dim * SizeOf(dtype_);
         }
       }
       total += seconds;
-      std::printf("  %-10s %3zu calls  %8.2f us a call  %8.1f us a step  %7.1f GB/s\n", label.c_str(), calls.size(),
-                  seconds * 1e6 / static_cast<double>(calls.size()), seconds * 1e6, bytes / seconds / 1e9);
+      std::printf("  %-10s %3zu calls  %8.2f us a call  %8.1f us a step  %7.1f GB/s\n",
+                  label.c_str(), calls.size(), seconds * 1e6 / static_cast<double>(calls.size()),
+                  seconds * 1e6, bytes / seconds / 1e9);
     }
     std::printf("  sum of ops alone %.1f us\n", total * 1e6);
     std::fflush(stdout);
@@ -293,9 +312,13 @@ int Main(int argc, char** argv) {
     std::string name, rows, context, dtype = "bf16";
     std::getline(in, name, ':') && std::getline(in, rows, ':') && std::getline(in, context, ':');
     if (!std::getline(in, dtype, ':')) dtype = "bf16";
-    const auto* shape = std::find_if(std::begin(kShapes), std::end(kShapes), [&](const Shape& s) { return name == s.name; });
-    if (shape == std::end(kShapes) || std::atoi(rows.c_str()) < 1 || std::atoi(context.c_str()) < 1) {
-      std::fprintf(stderr, "expected SHAPE:ROWS:CONTEXT[:DTYPE] with SHAPE 135m, 1b or 8b, got '%s'\n", spec.c_str());
+    const auto* shape = std::find_if(std::begin(kShapes), std::end(kShapes),
+                                     [&](const Shape& s) { return name == s.name; });
+    if (shape == std::end(kShapes) || std::atoi(rows.c_str()) < 1 ||
+        std::atoi(context.c_str()) < 1) {
+      std::fprintf(stderr,
+                   "expected SHAPE:ROWS:CONTEXT[:DTYPE] with SHAPE 135m, 1b or 8b, got '%s'\n",
+                   spec.c_str());
       return 2;
     }
     const DType type = dtype == "f32" ? DType::kF32 : dtype == "f16" ? DType::kF16 : DType::kBF16;

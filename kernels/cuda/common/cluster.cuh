@@ -34,10 +34,13 @@ class Cluster {
       : scratch_(scratch), group_(cooperative_groups::this_cluster()), rank_(group_.block_rank()) {}
 
   __device__ unsigned rank() const { return rank_; }
-  __device__ int thread() const { return static_cast<int>(rank_ * kClusterBlockThreads + threadIdx.x); }
+  __device__ int thread() const {
+    return static_cast<int>(rank_ * kClusterBlockThreads + threadIdx.x);
+  }
   __device__ void Sync() { group_.sync(); }
 
-  // combine(a, b) over all threads of the cluster, the same value for all. V is 16 bytes of plain data.
+  // combine(a, b) over all threads of the cluster, the same value for all. V is 16 bytes of plain
+  // data.
   template <typename V, typename Combine>
   __device__ V Reduce(V value, Combine combine) {
     static_assert(sizeof(V) == 16);
@@ -51,7 +54,8 @@ class Cluster {
     }
     group_.sync();
     if (warp == 0) {
-      const uint4* remote = group_.map_shared_rank(&scratch_.block_value[parity_], lane % kClusterBlocks);
+      const uint4* remote =
+          group_.map_shared_rank(&scratch_.block_value[parity_], lane % kClusterBlocks);
       value = WarpReduce<kClusterBlocks>(AsValue<V>(*remote), combine);
       if (lane == 0) scratch_.result = AsWords(value);
     }
@@ -108,7 +112,8 @@ class Cluster {
   template <int kWidth, typename V, typename Combine>
   static __device__ V WarpReduce(V value, Combine combine) {
 #pragma unroll
-    for (int w = kWidth / 2; w > 0; w /= 2) value = combine(value, AsValue<V>(ShuffleXor(AsWords(value), w)));
+    for (int w = kWidth / 2; w > 0; w /= 2)
+      value = combine(value, AsValue<V>(ShuffleXor(AsWords(value), w)));
     return value;
   }
 

@@ -77,10 +77,13 @@ __device__ __forceinline__ void CpAsync16(uint32_t shared, const void* global) {
 }
 // The same, or 16 zero bytes; then `global` is not read.
 __device__ __forceinline__ void CpAsync16OrZero(uint32_t shared, const void* global, bool copy) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(copy ? 16 : 0)
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+               "r"(copy ? 16 : 0)
                : "memory");
 }
-__device__ __forceinline__ void CpAsyncCommit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void CpAsyncCommit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
 template <int kPending>
 __device__ __forceinline__ void CpAsyncWait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
@@ -115,7 +118,8 @@ __device__ __forceinline__ uint4 LoadMatrix4Transposed(uint32_t shared) {
 }
 
 // c[16 x 8] += a[16 x 16] * b[16 x 8] with f32 accumulation.
-__device__ __forceinline__ void Mma(float (&c)[4], const uint4& a, uint32_t b0, uint32_t b1, __half) {
+__device__ __forceinline__ void Mma(float (&c)[4], const uint4& a, uint32_t b0, uint32_t b1,
+                                    __half) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%0,%1,%2,%3};"
@@ -132,9 +136,13 @@ __device__ __forceinline__ void Mma(float (&c)[4], const uint4& a, uint32_t b0, 
 }
 
 // Programmatic dependent launch. Every kernel of a step calls WaitForPrevious in all its threads
-// and AllowNext after it, never before: then a kernel that has started knows that all kernels but
-// its direct predecessor are complete, and may read what those wrote even before it waits.
-__device__ __forceinline__ void WaitForPrevious() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+// before it ends, and AllowNext after that. Two small kernels (AttentionPrep, Norm) call AllowNext
+// first, so that the kernel behind them may start early. Then a kernel that has started knows that
+// all kernels are complete but its direct predecessor and, behind one of these two, the one before
+// it; what older kernels wrote may be read before the wait.
+__device__ __forceinline__ void WaitForPrevious() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
 __device__ __forceinline__ void AllowNext() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }

@@ -30,17 +30,20 @@ __device__ __forceinline__ void StoreAs(DType dtype, void* y, size_t at, float v
   }
 }
 
-__device__ __forceinline__ float SiluMul(float gate, float up) { return gate / (1.0f + __expf(-gate)) * up; }
+__device__ __forceinline__ float SiluMul(float gate, float up) {
+  return gate / (1.0f + __expf(-gate)) * up;
+}
 
-// What kResidual adds to output `o` of row `r`; 0 for the other kinds. Apart from StoreOutput, so that
-// it can be loaded before the sum is known.
+// What kResidual adds to output `o` of row `r`; 0 for the other kinds. Apart from StoreOutput, so
+// that it can be loaded before the sum is known.
 __device__ __forceinline__ float LoadResidual(const EpilogueParams& p, int r, int64_t o) {
   if (p.kind != Epilogue::kResidual || r >= p.rows || o >= p.n) return 0.0f;
   return __ldcg(static_cast<const float*>(p.y) + static_cast<size_t>(r) * p.n + o);
 }
 
 // Output `o` of row `r`. For kStore and kResidual.
-__device__ __forceinline__ void StoreOutput(const EpilogueParams& p, int r, int64_t o, float sum, float residual) {
+__device__ __forceinline__ void StoreOutput(const EpilogueParams& p, int r, int64_t o, float sum,
+                                            float residual) {
   if (o >= p.n) return;
   if (p.bias != nullptr) sum += p.bias[o];
   if (p.kind == Epilogue::kResidual) sum += residual;
@@ -50,8 +53,10 @@ __device__ __forceinline__ void StoreOutput(const EpilogueParams& p, int r, int6
   StoreOutput(p, r, o, sum, LoadResidual(p, r, o));
 }
 
-// Gate and up of W's rows `gate_row` and gate_row + 8 of row `r`: output (gate_row / 16) * 8 + gate_row % 8.
-__device__ __forceinline__ void StoreGated(const EpilogueParams& p, int r, int64_t gate_row, float gate, float up) {
+// Gate and up of W's rows `gate_row` and gate_row + 8 of row `r`: output (gate_row / 16) * 8 +
+// gate_row % 8.
+__device__ __forceinline__ void StoreGated(const EpilogueParams& p, int r, int64_t gate_row,
+                                           float gate, float up) {
   if (gate_row + 8 >= p.n) return;
   if (p.bias != nullptr) {
     gate += p.bias[gate_row];

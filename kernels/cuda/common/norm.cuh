@@ -24,7 +24,10 @@ __device__ __forceinline__ float WarpSquares(const float* x, int k) {
       sum = AddSquares(__ldcg(v + i), sum);
     }
   } else {
-    for (int i = threadIdx.x; i < k; i += kNormThreads) { const float f = __ldcg(x + i); sum = fmaf(f, f, sum); }
+    for (int i = threadIdx.x; i < k; i += kNormThreads) {
+      const float f = __ldcg(x + i);
+      sum = fmaf(f, f, sum);
+    }
   }
   return WarpSum(sum);
 }

@@ -21,8 +21,8 @@
 namespace latchd::cuda {
 
 inline constexpr int kTileRows = 16;
-inline constexpr int kPairCols = 32;        // columns of a pair of units
-inline constexpr int kUnitElements = 256;   // 16 x 16
+inline constexpr int kPairCols = 32;       // columns of a pair of units
+inline constexpr int kUnitElements = 256;  // 16 x 16
 inline constexpr int kPairElements = 512;
 
 LATCHD_HOST_DEVICE inline int64_t RowTiles(int64_t n) { return (n + kTileRows - 1) / kTileRows; }
@@ -36,8 +36,8 @@ LATCHD_HOST_DEVICE inline size_t PackedIndex(int64_t row, int64_t col, int64_t k
   const int64_t pair = (row / kTileRows) * ColPairs(k) + col / kPairCols;
   const int r = static_cast<int>(row % kTileRows), c = static_cast<int>(col % kPairCols);
   const int lane = (r % 8) * 4 + c / 8;
-  const int unit = (c % 8) / 4;                        // which of the two units of the pair
-  const int reg = (r / 8) + 2 * ((c % 4) / 2);         // a0 .. a3
+  const int unit = (c % 8) / 4;                 // which of the two units of the pair
+  const int reg = (r / 8) + 2 * ((c % 4) / 2);  // a0 .. a3
   return static_cast<size_t>(pair) * kPairElements + unit * kUnitElements + lane * 8 + reg * 2 +
          c % 2;
 }

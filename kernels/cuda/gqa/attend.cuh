@@ -4,10 +4,11 @@
 #include "kernels/cuda/common/device.cuh"
 #include "kernels/cuda/gqa/softmax_state.cuh"
 
-// The inner loop of attention, for decode and prefill: a block attends a few query vectors of one KV
-// head ("lanes" of the group) to a range of keys, each loaded once for all of them. Arithmetic in
-// f32. kTokenLanes lanes share a key, 8 elements (one 16-byte load of 16-bit KV) each, so a warp
-// takes 32 / kTokenLanes keys at once; every set of lanes keeps its own softmax state until the end.
+// The inner loop of attention, for decode and prefill: a block attends a few query vectors of one
+// KV head ("lanes" of the group) to a range of keys, each loaded once for all of them. Arithmetic
+// in f32. kTokenLanes lanes share a key, 8 elements (one 16-byte load of 16-bit KV) each, so a warp
+// takes 32 / kTokenLanes keys at once; every set of lanes keeps its own softmax state until the
+// end.
 
 namespace latchd::cuda {
 
@@ -18,7 +19,8 @@ struct Raw8 {
   // Past L1: a line may hold a token that the previous kernel is still writing.
   __device__ __forceinline__ void Load(const T* p) {
 #pragma unroll
-    for (int i = 0; i < static_cast<int>(sizeof(T) / 2); ++i) words[i] = __ldcg(reinterpret_cast<const uint4*>(p) + i);
+    for (int i = 0; i < static_cast<int>(sizeof(T) / 2); ++i)
+      words[i] = __ldcg(reinterpret_cast<const uint4*>(p) + i);
   }
   __device__ __forceinline__ void Expand(float (&out)[8]) const {
     if constexpr (sizeof(T) == 4) {
@@ -42,7 +44,8 @@ template <typename T, int kTokenLanes, int kQueries, int kWarps>
 struct Attend {
   static constexpr int kTokensPerWarp = 32 / kTokenLanes;
   static constexpr int kTokensPerPass = kTokensPerWarp * kWarps;
-  static constexpr int kUnroll = kQueries >= 8 || sizeof(T) == 4 ? 2 : 4;  // keys in flight a lane set
+  static constexpr int kUnroll =
+      kQueries >= 8 || sizeof(T) == 4 ? 2 : 4;  // keys in flight a lane set
   static constexpr int kThreads = kWarps * 32;
 
   struct alignas(16) Shared {
@@ -61,7 +64,8 @@ struct Attend {
 
   // Keys base + i * kTokensPerPass + TokenSlot(), those below `end` for which `wanted` holds.
   template <typename Wanted>
-  __device__ __forceinline__ void Load(const KvView& kv, int slot, int kv_head, int base, int end, Wanted wanted) {
+  __device__ __forceinline__ void Load(const KvView& kv, int slot, int kv_head, int base, int end,
+                                       Wanted wanted) {
     const bool in_head = Dim() < kv.head_dim;
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
@@ -78,7 +82,8 @@ struct Attend {
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
 #pragma unroll
-      for (int w = 0; w < static_cast<int>(sizeof(T) / 2); ++w) key[i].words[w] = value[i].words[w] = make_uint4(0, 0, 0, 0);
+      for (int w = 0; w < static_cast<int>(sizeof(T) / 2); ++w)
+        key[i].words[w] = value[i].words[w] = make_uint4(0, 0, 0, 0);
     }
 #pragma unroll
     for (int h = 0; h < kQueries; ++h) {
@@ -88,11 +93,12 @@ struct Attend {
     }
   }
 
-  // Query vectors into shared memory: query(h) is the address of its [head_dim], or null. Ends with a
-  // barrier. Not registers: 32 of them are the difference between one and two kernels a
+  // Query vectors into shared memory: query(h) is the address of its [head_dim], or null. Ends with
+  // a barrier. Not registers: 32 of them are the difference between one and two kernels a
   // multiprocessor.
   template <typename Query>
-  static __device__ __forceinline__ void LoadQueries(Shared& shared, int head_dim, float scale, Query query) {
+  static __device__ __forceinline__ void LoadQueries(Shared& shared, int head_dim, float scale,
+                                                     Query query) {
     for (int i = threadIdx.x; i < kQueries * kTokenLanes * 8; i += kThreads) {
       const int h = i / (kTokenLanes * 8), e = i % (kTokenLanes * 8);
       const float* from = query(h);
@@ -103,7 +109,8 @@ struct Attend {
 
   // Takes the loaded keys into the state of each query h that sees them: visible(h, token).
   template <typename Visible>
-  __device__ __forceinline__ void Compute(const Shared& shared, int base, float softcap, Visible visible) {
+  __device__ __forceinline__ void Compute(const Shared& shared, int base, float softcap,
+                                          Visible visible) {
     float score[kQueries][kUnroll];
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
@@ -116,7 +123,8 @@ struct Attend {
         const float4 b = *reinterpret_cast<const float4*>(&shared.q[h][Dim() + 4]);
         float s = a.x * k[0];
         s = fmaf(a.y, k[1], s), s = fmaf(a.z, k[2], s), s = fmaf(a.w, k[3], s);
-        s = fmaf(b.x, k[4], s), s = fmaf(b.y, k[5], s), s = fmaf(b.z, k[6], s), s = fmaf(b.w, k[7], s);
+        s = fmaf(b.x, k[4], s), s = fmaf(b.y, k[5], s), s = fmaf(b.z, k[6], s),
+        s = fmaf(b.w, k[7], s);
         s = WarpSum<kTokenLanes>(s);
         if (softcap > 0.0f) s = softcap * tanhf(s / softcap);
         score[h][i] = visible(h, token) ? s : -INFINITY;
@@ -162,7 +170,8 @@ struct Attend {
         const MergeScales scales = Merge(state[h], other);
 #pragma unroll
         for (int e = 0; e < 8; ++e) {
-          acc[h][e] = acc[h][e] * scales.into + __shfl_xor_sync(0xffffffffu, acc[h][e], w) * scales.from;
+          acc[h][e] =
+              acc[h][e] * scales.into + __shfl_xor_sync(0xffffffffu, acc[h][e], w) * scales.from;
         }
       }
       if (lane < kTokenLanes) {
@@ -174,8 +183,10 @@ struct Attend {
     __syncthreads();
   }
 
-  // The whole block's state of query h, and the sum of its accumulator at element d; warps in order.
-  static __device__ __forceinline__ SoftmaxState BlockSum(const Shared& shared, int h, int d, float* sum) {
+  // The whole block's state of query h, and the sum of its accumulator at element d; warps in
+  // order.
+  static __device__ __forceinline__ SoftmaxState BlockSum(const Shared& shared, int h, int d,
+                                                          float* sum) {
     SoftmaxState whole = shared.state[0][h];
     float total = shared.acc[0][h][d];
 #pragma unroll

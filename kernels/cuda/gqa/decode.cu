@@ -21,7 +21,8 @@ int MaxSplits(int max_total) {
 size_t AttentionDecodeWorkspaceBytes(const AttentionOp& op) {
   const size_t partials = static_cast<size_t>(op.rows) * static_cast<size_t>(op.q_heads) *
                           static_cast<size_t>(MaxSplits(op.max_total));
-  return Align256(partials * sizeof(float2)) + partials * static_cast<size_t>(op.kv.head_dim) * sizeof(float);
+  return Align256(partials * sizeof(float2)) +
+         partials * static_cast<size_t>(op.kv.head_dim) * sizeof(float);
 }
 
 OpStatus AttentionDecode(const AttentionOp& op, OpStream stream) {
@@ -29,14 +30,16 @@ OpStatus AttentionDecode(const AttentionOp& op, OpStream stream) {
     return WorkspaceTooSmall("attention", need, op.workspace_bytes);
   }
   if (static_cast<int64_t>(op.rows) * op.q_heads > kMaxTickets) {
-    return Unsupported("attention: rows * q_heads must be at most " + std::to_string(kMaxTickets) + ", got " +
-                       std::to_string(static_cast<int64_t>(op.rows) * op.q_heads));
+    return Unsupported("attention: rows * q_heads must be at most " + std::to_string(kMaxTickets) +
+                       ", got " + std::to_string(static_cast<int64_t>(op.rows) * op.q_heads));
   }
   const int splits = MaxSplits(op.max_total);
-  const size_t partials = static_cast<size_t>(op.rows) * static_cast<size_t>(op.q_heads) * static_cast<size_t>(splits);
+  const size_t partials =
+      static_cast<size_t>(op.rows) * static_cast<size_t>(op.q_heads) * static_cast<size_t>(splits);
   AttendParams p = {op, op.q_heads / op.kv.kv_heads, splits, splits, nullptr, nullptr};
   p.state = static_cast<float2*>(op.workspace);
-  p.partial = reinterpret_cast<float*>(static_cast<char*>(op.workspace) + Align256(partials * sizeof(float2)));
+  p.partial = reinterpret_cast<float*>(static_cast<char*>(op.workspace) +
+                                       Align256(partials * sizeof(float2)));
   switch (op.kv.dtype) {
     case DType::kF32: return RunDecodeF32(p, stream);
     case DType::kF16: return RunDecodeF16(p, stream);

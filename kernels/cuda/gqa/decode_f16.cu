@@ -3,7 +3,9 @@
 
 namespace latchd::cuda {
 
-OpStatus RunDecodeF16(const AttendParams& p, void* stream) { return RunDecodeMma<__half>(p, stream); }
+OpStatus RunDecodeF16(const AttendParams& p, void* stream) {
+  return RunDecodeMma<__half>(p, stream);
+}
 OpStatus PrepareDecodeF16() { return PrepareDecodeMma<__half>(); }
 
 }  // namespace latchd::cuda

@@ -29,8 +29,8 @@ __global__ void __launch_bounds__(DecodeTraits<T, kTokenLanes, kQueries>::kWarps
   const int heads = min(kQueries, p.group - head0);
   const int d = op.kv.head_dim;
 
-  // Before the wait: RowMeta, page table and all keys but the row's own. REQUIRES: the kernel before
-  // this one wrote none of them (it is AttentionPrep, or a copy came between).
+  // Before the wait: RowMeta, page table and all keys but the row's own. REQUIRES: the kernel
+  // before this one wrote none of them (it is AttentionPrep, or a copy came between).
   const RowMeta meta = op.meta[r];
   const int first = op.window > 0 ? max(0, meta.total - op.window) : 0;
   const int length = meta.total - first;
@@ -48,7 +48,8 @@ __global__ void __launch_bounds__(DecodeTraits<T, kTokenLanes, kQueries>::kWarps
   AllowNext();
   core.Load(op.kv, meta.slot, kv_head, begin, end, [&](int token) { return token == own; });
   const int64_t q_head0 = static_cast<int64_t>(r) * op.q_heads + kv_head * p.group + head0;
-  Core::LoadQueries(shared, d, op.scale, [&](int h) { return h < heads ? op.q + (q_head0 + h) * d : nullptr; });
+  Core::LoadQueries(shared, d, op.scale,
+                    [&](int h) { return h < heads ? op.q + (q_head0 + h) * d : nullptr; });
   constexpr int kBatch = Core::kUnroll * Core::kTokensPerPass;
   for (int base = begin; base < end; base += kBatch) {
     if (base != begin) core.Load(op.kv, meta.slot, kv_head, base, end, [](int) { return true; });
@@ -71,16 +72,19 @@ __global__ void __launch_bounds__(DecodeTraits<T, kTokenLanes, kQueries>::kWarps
   if (splits == 1) return;
 
   unsigned* ticket = tickets + r * gridDim.y + blockIdx.y;
-  if (LastArrival(ticket, splits, &last_arrival)) MergeSplits<Core::kThreads>(p, q_head0, heads, splits, weights);
+  if (LastArrival(ticket, splits, &last_arrival))
+    MergeSplits<Core::kThreads>(p, q_head0, heads, splits, weights);
 }
 
 template <typename T, int kTokenLanes, int kQueries>
 OpStatus LaunchDecodeKernel(const AttendParams& p, void* stream) {
   const int groups = (p.group + kQueries - 1) / kQueries;
-  const dim3 grid(static_cast<unsigned>(p.max_splits), static_cast<unsigned>(p.op.kv.kv_heads * groups),
+  const dim3 grid(static_cast<unsigned>(p.max_splits),
+                  static_cast<unsigned>(p.op.kv.kv_heads * groups),
                   static_cast<unsigned>(p.op.rows));
   return Launch("attention decode", AttentionDecodeKernel<T, kTokenLanes, kQueries>, grid,
-                dim3(DecodeTraits<T, kTokenLanes, kQueries>::kWarps * 32), 0, stream, LaunchOrder::kAfterPrevious, p);
+                dim3(DecodeTraits<T, kTokenLanes, kQueries>::kWarps * 32), 0, stream,
+                LaunchOrder::kAfterPrevious, p);
 }
 
 template <typename T>
@@ -96,8 +100,12 @@ template <typename T>
 OpStatus PrepareDecode() {
   for (int d : {32, 64, 128, 256}) {
     OpStatus status = ForTokenLanes(d, []<int kTokenLanes>() {
-      if (OpStatus s = Prepare("attention decode", AttentionDecodeKernel<T, kTokenLanes, 1>); !s.ok()) return s;
-      if (OpStatus s = Prepare("attention decode", AttentionDecodeKernel<T, kTokenLanes, 4>); !s.ok()) return s;
+      if (OpStatus s = Prepare("attention decode", AttentionDecodeKernel<T, kTokenLanes, 1>);
+          !s.ok())
+        return s;
+      if (OpStatus s = Prepare("attention decode", AttentionDecodeKernel<T, kTokenLanes, 4>);
+          !s.ok())
+        return s;
       return Prepare("attention decode", AttentionDecodeKernel<T, kTokenLanes, 8>);
     });
     if (!status.ok()) return status;

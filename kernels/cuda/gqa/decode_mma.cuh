@@ -10,8 +10,8 @@
 // - scores: each warp 16 of the 64 keys, all of head_dim; queries are the A operand;
 // - weighted values: each warp a quarter of head_dim, all 64 keys, so nothing has to be merged.
 // A group has at most 8 q heads a block and an mma has 16 rows: rows 8..15 hold what rounding the
-// first eight to 16 bits lost, for queries and for softmax weights. That makes both as good as f32 at
-// no cost.
+// first eight to 16 bits lost, for queries and for softmax weights. That makes both as good as f32
+// at no cost.
 
 namespace latchd::cuda {
 
@@ -21,10 +21,10 @@ struct DecodeTile {
   static constexpr int kTokens = kSplitTokens;
   static constexpr int kPieces = kDim / 8;  // of 16 bytes, a token
   static constexpr int kTileBytes = kTokens * kDim * 2;
-  static constexpr int kStageBytes = 2 * kTileBytes;         // keys, values
-  static constexpr int kQueryBytes = 16 * (kDim + 8) * 2;    // rows 16 bytes apart in banks
+  static constexpr int kStageBytes = 2 * kTileBytes;       // keys, values
+  static constexpr int kQueryBytes = 16 * (kDim + 8) * 2;  // rows 16 bytes apart in banks
   static constexpr int kWeightBytes = 16 * (kTokens + 8) * 2;
-  static constexpr int kValueTiles = kDim / kWarps / 8;      // 8 columns each, a warp
+  static constexpr int kValueTiles = kDim / kWarps / 8;  // 8 columns each, a warp
 
   // Byte offset of a piece in a tile. The permutation spreads 8 tokens' pieces over all banks.
   static __device__ __forceinline__ int At(int token, int piece) {
@@ -53,21 +53,24 @@ __global__ void __launch_bounds__(128, kDim == 256 ? 1 : 4)
   const AttentionOp& op = p.op;
   const int groups = (p.group + Tile::kQueries - 1) / Tile::kQueries;
   const int kv_head = blockIdx.y / groups, r = blockIdx.z, d = op.kv.head_dim;
-  const int head0 = blockIdx.y % groups * Tile::kQueries, heads = min(Tile::kQueries, p.group - head0);
+  const int head0 = blockIdx.y % groups * Tile::kQueries,
+            heads = min(Tile::kQueries, p.group - head0);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 
-  // Before the wait: RowMeta, page table and all keys but the row's own. REQUIRES: the kernel before
-  // this one wrote none of them (it is AttentionPrep, or a copy came between).
+  // Before the wait: RowMeta, page table and all keys but the row's own. REQUIRES: the kernel
+  // before this one wrote none of them (it is AttentionPrep, or a copy came between).
   const RowMeta meta = op.meta[r];
   const int first = op.window > 0 ? max(0, meta.total - op.window) : 0;
-  const int length = meta.total - first, split_tokens = SplitLength(length), splits = SplitCount(length);
+  const int length = meta.total - first, split_tokens = SplitLength(length),
+            splits = SplitCount(length);
   const int split0 = splits * static_cast<int>(blockIdx.x) / p.split_blocks;
   const int split1 = splits * (static_cast<int>(blockIdx.x) + 1) / p.split_blocks;
   if (meta.slot < 0 || split0 == split1) {
     WaitForPrevious();
     return;
   }
-  const int begin = first + split0 * split_tokens, end = min(meta.total, first + split1 * split_tokens);
+  const int begin = first + split0 * split_tokens,
+            end = min(meta.total, first + split1 * split_tokens);
   const int chunks = (end - begin + Tile::kTokens - 1) / Tile::kTokens, own = meta.total - 1;
 
   const uint32_t ring = SharedAddress(shared);
@@ -75,13 +78,18 @@ __global__ void __launch_bounds__(128, kDim == 256 ? 1 : 4)
   // that no stale bits reach a product.
   auto load = [&](int chunk, int skip) {
     const uint32_t stage = ring + chunk % Tile::kStages * Tile::kStageBytes;
+    const int token0 = begin + chunk * Tile::kTokens;
+    const bool one_page =
+        token0 >> op.kv.page_shift == (token0 + Tile::kTokens - 1) >> op.kv.page_shift;
+    const size_t page = op.kv.Offset(meta.slot, kv_head, token0);
 #pragma unroll 4
     for (int i = threadIdx.x; i < Tile::kTokens * Tile::kPieces; i += Tile::kThreads) {
-      const int row = i / Tile::kPieces, piece = i % Tile::kPieces;
-      const int token = begin + chunk * Tile::kTokens + row;
+      const int row = i / Tile::kPieces, piece = i % Tile::kPieces, token = token0 + row;
       if (token == skip) continue;
       const bool live = token < end && piece * 8 < d;
-      const size_t from = live ? op.kv.Offset(meta.slot, kv_head, token) + piece * 8 : 0;
+      size_t from = page;
+      if (live && !one_page) from = op.kv.Offset(meta.slot, kv_head, token);
+      if (live) from += (one_page ? row * d : 0) + piece * 8;
       const uint32_t to = stage + Tile::At(row, piece);
       CpAsync16OrZero(to, static_cast<const T*>(op.kv.key) + from, live);
       CpAsync16OrZero(to + Tile::kTileBytes, static_cast<const T*>(op.kv.value) + from, live);
@@ -95,13 +103,15 @@ __global__ void __launch_bounds__(128, kDim == 256 ? 1 : 4)
   WaitForPrevious();
   AllowNext();
 
-  const int own_chunk = (own - begin) / Tile::kTokens;  // the last block's last chunk, if it is here
+  const int own_chunk =
+      (own - begin) / Tile::kTokens;  // the last block's last chunk, if it is here
   if (own < end && own_chunk < Tile::kStages && threadIdx.x < 2 * Tile::kPieces) {
     const int piece = threadIdx.x % Tile::kPieces, side = threadIdx.x / Tile::kPieces;
     uint4 v = make_uint4(0, 0, 0, 0);
     if (piece * 8 < d) {
       const T* from = static_cast<const T*>(side == 0 ? op.kv.key : op.kv.value);
-      v = __ldcg(reinterpret_cast<const uint4*>(from + op.kv.Offset(meta.slot, kv_head, own) + piece * 8));
+      v = __ldcg(
+          reinterpret_cast<const uint4*>(from + op.kv.Offset(meta.slot, kv_head, own) + piece * 8));
     }
     unsigned char* stage = shared + own_chunk * Tile::kStageBytes + side * Tile::kTileBytes;
     *reinterpret_cast<uint4*>(stage + Tile::At((own - begin) % Tile::kTokens, piece)) = v;
@@ -110,14 +120,19 @@ __global__ void __launch_bounds__(128, kDim == 256 ? 1 : 4)
   for (int i = threadIdx.x; i < Tile::kQueries * kDim / 4; i += Tile::kThreads) {
     const int h = i / (kDim / 4), e = i % (kDim / 4) * 4;
     float4 q = make_float4(0, 0, 0, 0);
-    if (h < heads && e < d) q = __ldcg(reinterpret_cast<const float4*>(op.q + (q_head0 + h) * d + e));
-    const uint2 low = SplitPair<T>(q.x * op.scale, q.y * op.scale), high = SplitPair<T>(q.z * op.scale, q.w * op.scale);
+    if (h < heads && e < d)
+      q = __ldcg(reinterpret_cast<const float4*>(op.q + (q_head0 + h) * d + e));
+    const uint2 low = SplitPair<T>(q.x * op.scale, q.y * op.scale),
+                high = SplitPair<T>(q.z * op.scale, q.w * op.scale);
     *reinterpret_cast<uint2*>(query_rows + (h * (kDim + 8) + e) * 2) = make_uint2(low.x, high.x);
-    *reinterpret_cast<uint2*>(query_rows + ((h + 8) * (kDim + 8) + e) * 2) = make_uint2(low.y, high.y);
+    *reinterpret_cast<uint2*>(query_rows + ((h + 8) * (kDim + 8) + e) * 2) =
+        make_uint2(low.y, high.y);
   }
 
-  const uint32_t query_at = SharedAddress(query_rows) + (lane % 16 * (kDim + 8) + lane / 16 * 8) * 2;
-  const uint32_t weight_at = SharedAddress(weight_rows) + (lane % 16 * (Tile::kTokens + 8) + lane / 16 * 8) * 2;
+  const uint32_t query_at =
+      SharedAddress(query_rows) + (lane % 16 * (kDim + 8) + lane / 16 * 8) * 2;
+  const uint32_t weight_at =
+      SharedAddress(weight_rows) + (lane % 16 * (Tile::kTokens + 8) + lane / 16 * 8) * 2;
   SoftmaxState state = EmptySoftmax();  // of q head g, the same in every warp
   float acc[Tile::kValueTiles][4] = {};
   const int split_chunks = split_tokens / Tile::kTokens;
@@ -125,13 +140,15 @@ __global__ void __launch_bounds__(128, kDim == 256 ? 1 : 4)
   for (int c = 0; c < chunks; ++c) {
     CpAsyncWait<Tile::kStages - 1>();
     __syncthreads();
-    const uint32_t keys = ring + c % Tile::kStages * Tile::kStageBytes, values = keys + Tile::kTileBytes;
+    const uint32_t keys = ring + c % Tile::kStages * Tile::kStageBytes,
+                   values = keys + Tile::kTileBytes;
 
     float score[2][4] = {};
 #pragma unroll
     for (int k = 0; k < kDim / 16; ++k) {
       const uint4 a = LoadMatrix4(query_at + k * 32);
-      const uint4 b = LoadMatrix4(keys + Tile::At(warp * 16 + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
+      const uint4 b =
+          LoadMatrix4(keys + Tile::At(warp * 16 + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
       Mma(score[0], a, b.x, b.y, T());
       Mma(score[1], a, b.z, b.w, T());
     }
@@ -185,8 +202,9 @@ __global__ void __launch_bounds__(128, kDim == 256 ? 1 : 4)
       const uint4 a = LoadMatrix4(weight_at + k * 32);
 #pragma unroll
       for (int n = 0; n < Tile::kValueTiles; n += 2) {
-        const uint4 b = LoadMatrix4Transposed(
-            values + Tile::At(k * 16 + lane / 8 % 2 * 8 + lane % 8, warp * Tile::kValueTiles + n + lane / 16));
+        const uint4 b =
+            LoadMatrix4Transposed(values + Tile::At(k * 16 + lane / 8 % 2 * 8 + lane % 8,
+                                                    warp * Tile::kValueTiles + n + lane / 16));
         Mma(acc[n], a, b.x, b.y, T());
         Mma(acc[n + 1], a, b.z, b.w, T());
       }
@@ -201,7 +219,8 @@ __global__ void __launch_bounds__(128, kDim == 256 ? 1 : 4)
 #pragma unroll
     for (int n = 0; n < Tile::kValueTiles; ++n) {
       const int e = (warp * Tile::kValueTiles + n) * 8 + 2 * t;
-      const float2 v = make_float2((acc[n][0] + acc[n][2]) * whole, (acc[n][1] + acc[n][3]) * whole);
+      const float2 v =
+          make_float2((acc[n][0] + acc[n][2]) * whole, (acc[n][1] + acc[n][3]) * whole);
       if (g < heads && e < d) {
         if (splits == 1) {
           StoreAs(op.out_dtype, op.out, (q_head0 + g) * d + e, v.x);
@@ -212,7 +231,8 @@ __global__ void __launch_bounds__(128, kDim == 256 ? 1 : 4)
       }
       acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0.0f;
     }
-    if (splits > 1 && warp == 0 && t == 0 && g < heads) p.state[at] = make_float2(state.max, state.sum);
+    if (splits > 1 && warp == 0 && t == 0 && g < heads)
+      p.state[at] = make_float2(state.max, state.sum);
     state = EmptySoftmax();
     chunks_left = split_chunks;
     ++split;
@@ -228,13 +248,16 @@ template <typename T, int kDim>
 OpStatus LaunchDecodeMma(AttendParams p, void* stream) {
   using Tile = DecodeTile<T, kDim>;
   const int groups = (p.group + Tile::kQueries - 1) / Tile::kQueries;
-  // Enough blocks to balance rows of different lengths; with many rows each takes several splits, so
-  // that its ring stays full. Results do not depend on it.
-  constexpr int kBlocksPerMultiprocessor = 8;  // 3, 4 and 16 were 2-3% slower at 32 rows
+  // Enough blocks to balance rows of different lengths; with many rows each takes several splits,
+  // so that its ring stays full. Results do not depend on it. Measured at 8 to 32 rows of 1024
+  // keys, from 3 to 16.
+  constexpr int kBlocksPerMultiprocessor = kDim <= 64 ? 4 : 8;
   const int units = p.op.rows * p.op.kv.kv_heads * groups;
   p.split_blocks = std::clamp(SmCount() * kBlocksPerMultiprocessor / units, 1, p.max_splits);
-  const bool one_chunk = p.split_blocks == p.max_splits && SplitLength(p.op.max_total) == Tile::kTokens;
-  const dim3 grid(static_cast<unsigned>(p.split_blocks), static_cast<unsigned>(p.op.kv.kv_heads * groups),
+  const bool one_chunk =
+      p.split_blocks == p.max_splits && SplitLength(p.op.max_total) == Tile::kTokens;
+  const dim3 grid(static_cast<unsigned>(p.split_blocks),
+                  static_cast<unsigned>(p.op.kv.kv_heads * groups),
                   static_cast<unsigned>(p.op.rows));
   return Launch("attention decode", AttentionDecodeMmaKernel<T, kDim>, grid, dim3(Tile::kThreads),
                 static_cast<size_t>((one_chunk ? 1 : Tile::kStages) * Tile::kStageBytes), stream,
@@ -251,11 +274,13 @@ OpStatus RunDecodeMma(const AttendParams& p, void* stream) {
 template <typename T, int kDim>
 OpStatus PrepareDecodeMmaDim() {
   using Tile = DecodeTile<T, kDim>;
-  return Prepare("attention decode", AttentionDecodeMmaKernel<T, kDim>, Tile::kStages * Tile::kStageBytes);
+  return Prepare("attention decode", AttentionDecodeMmaKernel<T, kDim>,
+                 Tile::kStages * Tile::kStageBytes);
 }
 template <typename T>
 OpStatus PrepareDecodeMma() {
-  for (auto prepare : {PrepareDecodeMmaDim<T, 64>, PrepareDecodeMmaDim<T, 128>, PrepareDecodeMmaDim<T, 256>}) {
+  for (auto prepare :
+       {PrepareDecodeMmaDim<T, 64>, PrepareDecodeMmaDim<T, 128>, PrepareDecodeMmaDim<T, 256>}) {
     if (OpStatus s = prepare(); !s.ok()) return s;
   }
   return OpStatus::Ok();

@@ -91,9 +91,11 @@ __device__ __forceinline__ void MergeSplits(const AttendParams& p, int64_t q_hea
     float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll 8
     for (int s = 0; s < splits; ++s) {
-      const float4 v = __ldcg(reinterpret_cast<const float4*>(partial + static_cast<int64_t>(s) * d));
+      const float4 v =
+          __ldcg(reinterpret_cast<const float4*>(partial + static_cast<int64_t>(s) * d));
       const float w = weights[h][s];
-      sum = make_float4(fmaf(w, v.x, sum.x), fmaf(w, v.y, sum.y), fmaf(w, v.z, sum.z), fmaf(w, v.w, sum.w));
+      sum = make_float4(fmaf(w, v.x, sum.x), fmaf(w, v.y, sum.y), fmaf(w, v.z, sum.z),
+                        fmaf(w, v.w, sum.w));
     }
     const int64_t at = (q_head0 + h) * d + e;
     StoreAs(p.op.out_dtype, p.op.out, at, sum.x);

@@ -22,7 +22,8 @@ struct PrefillParams {
 };
 
 template <typename T, int kTokenLanes>
-__global__ void __launch_bounds__(kWarps * 32) AttentionPrefillKernel(const __grid_constant__ PrefillParams p) {
+__global__ void __launch_bounds__(kWarps * 32)
+    AttentionPrefillKernel(const __grid_constant__ PrefillParams p) {
   using Core = Attend<T, kTokenLanes, kQueries, kWarps>;
   __shared__ typename Core::Shared shared;
   __shared__ int32_t first_key[kQueries], total_keys[kQueries];
@@ -60,11 +61,13 @@ __global__ void __launch_bounds__(kWarps * 32) AttentionPrefillKernel(const __gr
   core.Clear();
   Core::LoadQueries(shared, d, op.scale, [&](int i) -> const float* {
     if (total_keys[i] == 0) return nullptr;
-    return op.q + (static_cast<int64_t>(row_of(i)) * op.q_heads + kv_head * p.group + head_of(i)) * d;
+    return op.q +
+           (static_cast<int64_t>(row_of(i)) * op.q_heads + kv_head * p.group + head_of(i)) * d;
   });
   for (int base = begin; base < end; base += Core::kUnroll * Core::kTokensPerPass) {
     core.Load(op.kv, slot, kv_head, base, end, [](int) { return true; });
-    core.Compute(shared, base, op.softcap, [&](int i, int token) { return token >= first_key[i] && token < total_keys[i]; });
+    core.Compute(shared, base, op.softcap,
+                 [&](int i, int token) { return token >= first_key[i] && token < total_keys[i]; });
   }
   core.Reduce(shared);
   for (int j = threadIdx.x; j < kQueries * d; j += Core::kThreads) {
@@ -72,7 +75,8 @@ __global__ void __launch_bounds__(kWarps * 32) AttentionPrefillKernel(const __gr
     if (total_keys[i] == 0) continue;
     float sum;
     const SoftmaxState whole = Core::BlockSum(shared, i, e, &sum);
-    const int64_t head = static_cast<int64_t>(row_of(i)) * op.q_heads + kv_head * p.group + head_of(i);
+    const int64_t head =
+        static_cast<int64_t>(row_of(i)) * op.q_heads + kv_head * p.group + head_of(i);
     StoreAs(op.out_dtype, op.out, head * d + e, sum / whole.sum);
   }
 }
@@ -83,17 +87,17 @@ OpStatus Run(const PrefillParams& p, OpStream stream) {
     const int chunks = (p.group + p.block_heads - 1) / p.block_heads;
     const dim3 grid(static_cast<unsigned>((p.op.rows + p.block_rows - 1) / p.block_rows),
                     static_cast<unsigned>(p.op.kv.kv_heads * chunks));
-    return Launch("attention prefill", AttentionPrefillKernel<T, kTokenLanes>, grid, dim3(kWarps * 32), 0, stream,
-                  LaunchOrder::kAfterPrevious, p);
+    return Launch("attention prefill", AttentionPrefillKernel<T, kTokenLanes>, grid,
+                  dim3(kWarps * 32), 0, stream, LaunchOrder::kAfterPrevious, p);
   });
 }
 
 template <typename T>
 OpStatus PrepareAll() {
-  for (const OpStatus& s :
-       {Prepare("attention prefill", AttentionPrefillKernel<T, 4>), Prepare("attention prefill", AttentionPrefillKernel<T, 8>),
-        Prepare("attention prefill", AttentionPrefillKernel<T, 16>),
-        Prepare("attention prefill", AttentionPrefillKernel<T, 32>)}) {
+  for (const OpStatus& s : {Prepare("attention prefill", AttentionPrefillKernel<T, 4>),
+                            Prepare("attention prefill", AttentionPrefillKernel<T, 8>),
+                            Prepare("attention prefill", AttentionPrefillKernel<T, 16>),
+                            Prepare("attention prefill", AttentionPrefillKernel<T, 32>)}) {
     if (!s.ok()) return s;
   }
   return OpStatus::Ok();

@@ -4,8 +4,8 @@
 
 namespace latchd::cuda {
 
-// Running state of a softmax whose scores arrive in pieces: the largest score so far, and the sum of
-// exp(score - max) (Milakov & Gimelshein 2018; Dao 2022). An accumulator of values weighted by
+// Running state of a softmax whose scores arrive in pieces: the largest score so far, and the sum
+// of exp(score - max) (Milakov & Gimelshein 2018; Dao 2022). An accumulator of values weighted by
 // exp(score - max) belongs to it.
 struct SoftmaxState {
   float max;

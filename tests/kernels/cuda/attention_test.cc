@@ -18,7 +18,8 @@ class CudaAttention : public CudaTest {
   KvView MirrorKv(PagedKv& kv) {
     KvView view = kv.view();
     const size_t slots = table_entries_ / static_cast<size_t>(view.max_pages);
-    view.page_table = Mirror(std::vector<int32_t>(kv.view().page_table, kv.view().page_table + slots * view.max_pages));
+    view.page_table = Mirror(
+        std::vector<int32_t>(kv.view().page_table, kv.view().page_table + slots * view.max_pages));
     view.key = Mirror(kv.key());
     view.value = Mirror(kv.value());
     return view;
@@ -35,8 +36,9 @@ class CudaAttention : public CudaTest {
   size_t table_entries_ = 0;
 };
 
-constexpr AttentionShape kShapes[] = {{4, 4, 32},          {9, 3, 64},         {32, 8, 64, 100},  {8, 2, 128, -1, 20.0f},
-                                      {16, 2, 80, 33},     {32, 1, 256},       {12, 1, 96, -1, 5.0f}, {2, 1, 8}};
+constexpr AttentionShape kShapes[] = {
+    {4, 4, 32},      {9, 3, 64},   {32, 8, 64, 100},      {8, 2, 128, -1, 20.0f},
+    {16, 2, 80, 33}, {32, 1, 256}, {12, 1, 96, -1, 5.0f}, {2, 1, 8}};
 
 TEST_F(CudaAttention, DecodeEqualsCpuAndSkipsRows) {
   Random random;
@@ -55,17 +57,19 @@ TEST_F(CudaAttention, DecodeEqualsCpuAndSkipsRows) {
       const size_t width = static_cast<size_t>(shape.q_heads * shape.head_dim);
       std::vector<float> q = random.Normals(width * rows);
       std::fill_n(q.begin() + 3 * static_cast<long>(width), width, NAN);
-      const std::vector<char> before = reference::Encode(dtype, std::vector<float>(width * rows, 777.0f));
-      AttentionOp op = {meta.data(), q.data(), kv.view(), shape.q_heads, 0.125f, shape.window, shape.softcap, nullptr,
-                        dtype, rows, Phase::kDecode, capacity, nullptr, 0};
+      const std::vector<char> before =
+          reference::Encode(dtype, std::vector<float>(width * rows, 777.0f));
+      AttentionOp op = {
+          meta.data(), q.data(), kv.view(), shape.q_heads,  0.125f,   shape.window, shape.softcap,
+          nullptr,     dtype,    rows,      Phase::kDecode, capacity, nullptr,      0};
       const std::vector<char> expected = CpuAttention(op, before);
       op.meta = Mirror(meta);
       op.q = Mirror(q);
       op.kv = MirrorKv(kv);
       op.out = Mirror(before);
       GiveWorkspace(op);
-      SCOPED_TRACE(testing::Message() << Name(dtype) << " heads " << shape.q_heads << "/" << shape.kv_heads << "x"
-                                      << shape.head_dim);
+      SCOPED_TRACE(testing::Message() << Name(dtype) << " heads " << shape.q_heads << "/"
+                                      << shape.kv_heads << "x" << shape.head_dim);
       RunEager(op);
       const std::vector<char> eager = Get<char>(op.out, before.size());
       ExpectNear(Decode(dtype, expected), Decode(dtype, eager), Tolerance(dtype));
@@ -83,7 +87,8 @@ TEST_F(CudaAttention, DecodeEqualsCpuAndSkipsRows) {
       GiveWorkspace(alone);
       RunEager(alone);
       const size_t row_bytes = width * SizeOf(dtype);
-      EXPECT_EQ(Get<char>(op.out, row_bytes), std::vector<char>(eager.end() - static_cast<long>(row_bytes), eager.end()))
+      EXPECT_EQ(Get<char>(op.out, row_bytes),
+                std::vector<char>(eager.end() - static_cast<long>(row_bytes), eager.end()))
           << "a row alone differs from the row in a batch";
     }
   }
@@ -94,7 +99,8 @@ TEST_F(CudaAttention, ManyRowsEqualCpuAndEachRowAlone) {
   Random random;
   SCOPED_TRACE(random.note());
   for (DType dtype : {DType::kF16, DType::kBF16}) {
-    for (const AttentionShape& shape : {AttentionShape{32, 8, 64, 150}, AttentionShape{32, 8, 128}}) {
+    for (const AttentionShape& shape :
+         {AttentionShape{32, 8, 64, 150}, AttentionShape{32, 8, 128}}) {
       const int32_t rows = 40, max_pages = 10, shift = 6, capacity = max_pages << shift;
       PagedKv kv(random, dtype, rows, max_pages, shift, shape.kv_heads, shape.head_dim);
       table_entries_ = static_cast<size_t>(rows * max_pages);
@@ -104,10 +110,12 @@ TEST_F(CudaAttention, ManyRowsEqualCpuAndEachRowAlone) {
         kv.Fill(random, r, total);
         meta.push_back({r, 0, total - 1, total, 0, 0});
       }
-      const size_t width = static_cast<size_t>(shape.q_heads * shape.head_dim), row_bytes = width * SizeOf(dtype);
+      const size_t width = static_cast<size_t>(shape.q_heads * shape.head_dim),
+                   row_bytes = width * SizeOf(dtype);
       const std::vector<float> q = random.Normals(width * rows);
-      AttentionOp op = {meta.data(), q.data(), kv.view(), shape.q_heads, 0.125f, shape.window, shape.softcap, nullptr,
-                        dtype, rows, Phase::kDecode, capacity, nullptr, 0};
+      AttentionOp op = {
+          meta.data(), q.data(), kv.view(), shape.q_heads,  0.125f,   shape.window, shape.softcap,
+          nullptr,     dtype,    rows,      Phase::kDecode, capacity, nullptr,      0};
       const std::vector<char> expected = CpuAttention(op, std::vector<char>(row_bytes * rows));
       op.meta = Mirror(meta);
       op.q = Mirror(q);
@@ -125,7 +133,9 @@ TEST_F(CudaAttention, ManyRowsEqualCpuAndEachRowAlone) {
         alone.rows = 1;
         RunEager(alone);
         const auto from = all.begin() + static_cast<long>(static_cast<size_t>(r) * row_bytes);
-        EXPECT_EQ(Get<char>(op.out, row_bytes), std::vector<char>(from, from + static_cast<long>(row_bytes))) << "row " << r;
+        EXPECT_EQ(Get<char>(op.out, row_bytes),
+                  std::vector<char>(from, from + static_cast<long>(row_bytes)))
+            << "row " << r;
       }
     }
   }
@@ -141,8 +151,9 @@ TEST_F(CudaAttention, DecodeLongContexts) {
     kv.Fill(random, 0, total);
     const std::vector<RowMeta> meta = {{0, 0, total - 1, total, 0, 0}};
     const std::vector<float> q = random.Normals(2 * 32);
-    AttentionOp op = {meta.data(), q.data(), kv.view(), 2, 0.2f, -1, 0.0f, nullptr, DType::kF32, 1, Phase::kDecode,
-                      max_pages << shift, nullptr, 0};
+    AttentionOp op = {meta.data(), q.data(), kv.view(),   2, 0.2f,           -1,
+                      0.0f,        nullptr,  DType::kF32, 1, Phase::kDecode, max_pages << shift,
+                      nullptr,     0};
     const std::vector<char> expected = CpuAttention(op, std::vector<char>(2 * 32 * 4));
     op.meta = Mirror(meta);
     op.q = Mirror(q);
@@ -165,23 +176,28 @@ TEST_F(CudaAttention, PrefillEqualsCpu) {
       kv.Fill(random, 1, past + rows);
       std::vector<RowMeta> meta;
       for (int32_t r = 0; r < rows; ++r) {
-        meta.push_back(r >= 35 ? reference::Skipped() : RowMeta{1, 0, past + r, past + r + 1, 0, 0});
+        meta.push_back(r >= 35 ? reference::Skipped()
+                               : RowMeta{1, 0, past + r, past + r + 1, 0, 0});
       }
       const size_t width = static_cast<size_t>(shape.q_heads * shape.head_dim);
       const std::vector<float> q = random.Normals(width * rows);
-      const std::vector<char> before = reference::Encode(dtype, std::vector<float>(width * rows, 777.0f));
-      AttentionOp op = {meta.data(), q.data(), kv.view(), shape.q_heads, 0.125f, shape.window, shape.softcap, nullptr,
-                        dtype, rows, Phase::kPrefill, max_pages << shift, nullptr, 0};
+      const std::vector<char> before =
+          reference::Encode(dtype, std::vector<float>(width * rows, 777.0f));
+      AttentionOp op = {
+          meta.data(),   q.data(), kv.view(), shape.q_heads, 0.125f,          shape.window,
+          shape.softcap, nullptr,  dtype,     rows,          Phase::kPrefill, max_pages << shift,
+          nullptr,       0};
       const std::vector<char> expected = CpuAttention(op, before);
       op.meta = Mirror(meta);
       op.q = Mirror(q);
       op.kv = MirrorKv(kv);
       op.out = Mirror(before);
       GiveWorkspace(op);
-      SCOPED_TRACE(testing::Message() << Name(dtype) << " heads " << shape.q_heads << "/" << shape.kv_heads << "x"
-                                      << shape.head_dim);
+      SCOPED_TRACE(testing::Message() << Name(dtype) << " heads " << shape.q_heads << "/"
+                                      << shape.kv_heads << "x" << shape.head_dim);
       RunEager(op);
-      ExpectNear(Decode(dtype, expected), Decode(dtype, Get<char>(op.out, before.size())), Tolerance(dtype));
+      ExpectNear(Decode(dtype, expected), Decode(dtype, Get<char>(op.out, before.size())),
+                 Tolerance(dtype));
     }
   }
 }
@@ -199,16 +215,22 @@ TEST_F(CudaAttention, PrepEqualsCpuAndWritesOnlyItsTokens) {
           std::vector<RowMeta> meta;
           for (int32_t r = 0; r < rows; ++r) {
             const int32_t past = random.Int(0, (max_pages << shift) - 1);
-            meta.push_back(r == 2 ? reference::Skipped() : RowMeta{r, 0, past, past + 1, random.Int(0, table_rows - 1), 0});
+            meta.push_back(r == 2
+                               ? reference::Skipped()
+                               : RowMeta{r, 0, past, past + 1, random.Int(0, table_rows - 1), 0});
           }
-          const size_t heads = static_cast<size_t>(shape.q_heads + 2 * shape.kv_heads), d = static_cast<size_t>(shape.head_dim);
+          const size_t heads = static_cast<size_t>(shape.q_heads + 2 * shape.kv_heads),
+                       d = static_cast<size_t>(shape.head_dim);
           const std::vector<float> qkv = random.Normals(rows * heads * d);
           const std::vector<float> q_norm = random.Normals(d), k_norm = random.Normals(d);
-          const std::vector<float> cos = random.Normals(table_rows * d), sin = random.Normals(table_rows * d);
+          const std::vector<float> cos = random.Normals(table_rows * d),
+                                   sin = random.Normals(table_rows * d);
           std::vector<float> q(static_cast<size_t>(rows * shape.q_heads) * d, 777.0f);
-          AttentionPrepOp op = {meta.data(), qkv.data(), q_norm.data(), k_norm.data(), 1e-5f,
-                                rotary_dim > 0 ? cos.data() : nullptr, sin.data(), rotary_dim, interleaved, shape.q_heads,
-                                q.data(), kv.view(), rows};
+          AttentionPrepOp op = {meta.data(),   qkv.data(), q_norm.data(),
+                                k_norm.data(), 1e-5f,      rotary_dim > 0 ? cos.data() : nullptr,
+                                sin.data(),    rotary_dim, interleaved,
+                                shape.q_heads, q.data(),   kv.view(),
+                                rows};
           AttentionPrepOp gpu = op;
           gpu.meta = Mirror(meta);
           gpu.qkv = Mirror(qkv);
@@ -221,12 +243,15 @@ TEST_F(CudaAttention, PrepEqualsCpuAndWritesOnlyItsTokens) {
           const OpStatus s = CpuOps().attention_prep(op, nullptr);
           ASSERT_TRUE(s.ok()) << s.message();
           RunEager(gpu);
-          SCOPED_TRACE(testing::Message() << Name(dtype) << " head_dim " << shape.head_dim << " rotary " << rotary_dim);
+          SCOPED_TRACE(testing::Message() << Name(dtype) << " head_dim " << shape.head_dim
+                                          << " rotary " << rotary_dim);
           ExpectNear(q, Get<float>(gpu.q, q.size()), 1e-5);
           // Everything but the new tokens is still NaN on both sides, which ExpectNear compares.
           const double cache_tolerance = dtype == DType::kF32 ? 1e-5 : Tolerance(dtype);
-          ExpectNear(Decode(dtype, kv.key()), Decode(dtype, Get<char>(gpu.kv.key, kv.key().size())), cache_tolerance);
-          ExpectNear(Decode(dtype, kv.value()), Decode(dtype, Get<char>(gpu.kv.value, kv.value().size())), cache_tolerance);
+          ExpectNear(Decode(dtype, kv.key()), Decode(dtype, Get<char>(gpu.kv.key, kv.key().size())),
+                     cache_tolerance);
+          ExpectNear(Decode(dtype, kv.value()),
+                     Decode(dtype, Get<char>(gpu.kv.value, kv.value().size())), cache_tolerance);
         }
       }
     }

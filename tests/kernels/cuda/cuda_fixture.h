@@ -14,7 +14,8 @@
 
 namespace latchd {
 
-// Runs ops on the GPU over mirrors of host data, eagerly and captured. Skips, with the reason, where there is no GPU.
+// Runs ops on the GPU over mirrors of host data, eagerly and captured. Skips, with the reason,
+// where there is no GPU.
 class CudaTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -106,23 +107,28 @@ inline std::vector<float> Decode(DType dtype, const std::vector<char>& bytes) {
   return values;
 }
 
-// Relative to the largest magnitude of `expected`: sums of different order differ by that scale.
-inline void ExpectNear(const std::vector<float>& expected, const std::vector<float>& got, double tolerance) {
+// Relative to the largest magnitude of `expected`, or to `least_scale` if that is larger: sums of
+// different order differ by that scale, also where they happen to cancel.
+inline void ExpectNear(const std::vector<float>& expected, const std::vector<float>& got,
+                       double tolerance, double least_scale = 1e-6) {
   ASSERT_EQ(expected.size(), got.size());
-  double scale = 1e-6, worst = 0;
+  double scale = least_scale, worst = 0;
   size_t at = 0;
-  for (float v : expected) scale = std::max(scale, std::isfinite(v) ? std::abs(static_cast<double>(v)) : 0.0);
+  for (float v : expected)
+    scale = std::max(scale, std::isfinite(v) ? std::abs(static_cast<double>(v)) : 0.0);
   for (size_t i = 0; i < expected.size(); ++i) {
     const double error = std::abs(static_cast<double>(expected[i]) - got[i]) / scale;
     if (std::isnan(expected[i]) && std::isnan(got[i])) continue;
     if (!(error <= worst)) worst = error, at = i;
   }
-  EXPECT_LE(worst, tolerance) << "element " << at << " of " << expected.size() << ": expected " << expected[at]
-                              << ", got " << got[at];
+  EXPECT_LE(worst, tolerance) << "element " << at << " of " << expected.size() << ": expected "
+                              << expected[at] << ", got " << got[at];
 }
 
 // Error of a result computed from operands rounded to `dtype`.
-inline double Tolerance(DType dtype) { return dtype == DType::kF32 ? 2e-5 : dtype == DType::kF16 ? 4e-3 : 2e-2; }
+inline double Tolerance(DType dtype) {
+  return dtype == DType::kF32 ? 2e-5 : dtype == DType::kF16 ? 4e-3 : 2e-2;
+}
 
 inline constexpr DType kAllDTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
 

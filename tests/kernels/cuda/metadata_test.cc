@@ -8,9 +8,11 @@ namespace {
 using reference::Random;
 
 struct StepData {
-  static constexpr int32_t kSlots = 6, kMaxPages = 50, kPoolPages = 400, kShift = 4, kVocab = 300, kRotary = 700;
+  static constexpr int32_t kSlots = 6, kMaxPages = 50, kPoolPages = 400, kShift = 4, kVocab = 300,
+                           kRotary = 700;
   std::vector<Latch> latch = std::vector<Latch>(kSlots);
-  std::vector<int32_t> next_token, capacity, page_table, history = std::vector<int32_t>(kPoolPages * 16, -5);
+  std::vector<int32_t> next_token, capacity, page_table,
+      history = std::vector<int32_t>(kPoolPages * 16, -5);
   std::vector<StepRow> inputs;
   std::vector<RowMeta> meta;
 
@@ -23,8 +25,9 @@ struct StepData {
     random.Shuffle(page_table);
   }
   SlotTables HostTables() {
-    return {latch.data(), next_token.data(), capacity.data(), page_table.data(), nullptr, nullptr, history.data(),
-            kSlots, kMaxPages, kPoolPages, kShift, 16};
+    return {latch.data(), next_token.data(), capacity.data(), page_table.data(),
+            nullptr,      nullptr,           history.data(),  kSlots,
+            kMaxPages,    kPoolPages,        kShift,          16};
   }
 };
 
@@ -42,19 +45,21 @@ class CudaMetadata : public CudaTest {
   void Check(StepData& d) {
     const int32_t rows = static_cast<int32_t>(d.inputs.size());
     d.meta.resize(d.inputs.size());
-    MetadataOp gpu = {Mirror(d.inputs), Mirror(d.meta), MirrorTables(d), rows, StepData::kRotary, StepData::kVocab};
-    const MetadataOp cpu = {d.inputs.data(), d.meta.data(), d.HostTables(), rows, StepData::kRotary, StepData::kVocab};
+    MetadataOp gpu = {Mirror(d.inputs),  Mirror(d.meta),  MirrorTables(d), rows,
+                      StepData::kRotary, StepData::kVocab};
+    const MetadataOp cpu = {d.inputs.data(),   d.meta.data(),   d.HostTables(), rows,
+                            StepData::kRotary, StepData::kVocab};
     ASSERT_TRUE(CpuOps().metadata(cpu, nullptr).ok());
     RunEager(gpu);
     const std::vector<RowMeta> meta = Get<RowMeta>(gpu.meta, d.meta.size());
     const std::vector<Latch> latch = Get<Latch>(gpu.tables.latch, d.latch.size());
     for (size_t r = 0; r < meta.size(); ++r) {
-      EXPECT_EQ(std::memcmp(&meta[r], &d.meta[r], sizeof(RowMeta)), 0) << "row " << r << " slot " << meta[r].slot << "/"
-                                                                       << d.meta[r].slot;
+      EXPECT_EQ(std::memcmp(&meta[r], &d.meta[r], sizeof(RowMeta)), 0)
+          << "row " << r << " slot " << meta[r].slot << "/" << d.meta[r].slot;
     }
     for (size_t s = 0; s < latch.size(); ++s) {
-      EXPECT_EQ(std::memcmp(&latch[s], &d.latch[s], sizeof(Latch)), 0) << "slot " << s << " mask " << latch[s].mask << "/"
-                                                                       << d.latch[s].mask;
+      EXPECT_EQ(std::memcmp(&latch[s], &d.latch[s], sizeof(Latch)), 0)
+          << "slot " << s << " mask " << latch[s].mask << "/" << d.latch[s].mask;
     }
   }
 };
@@ -64,14 +69,20 @@ TEST_F(CudaMetadata, RandomRowsEqualCpu) {
   SCOPED_TRACE(random.note());
   for (int round = 0; round < 200; ++round) {
     StepData d(random);
-    if (random.Chance(0.2)) d.page_table[static_cast<size_t>(random.Int(0, 299))] = random.Chance(0.5) ? -1 : 400;
+    if (random.Chance(0.2))
+      d.page_table[static_cast<size_t>(random.Int(0, 299))] = random.Chance(0.5) ? -1 : 400;
     if (random.Chance(0.2)) d.latch[static_cast<size_t>(random.Int(0, 5))].mask = kPosition;
     const int32_t rows = random.Chance(0.2) ? random.Int(33, 150) : random.Int(1, 12);
     for (int32_t r = 0; r < rows; ++r) {
       const int32_t slot = random.Chance(0.1) ? kInactive : random.Int(0, StepData::kSlots);
-      const int32_t capacity = slot >= 0 && slot < StepData::kSlots ? d.capacity[static_cast<size_t>(slot)] : 10;
-      StepRow row = {slot, random.Chance(0.3) ? kTokenFromSlot : random.Int(0, StepData::kVocab - 1),
-                     random.Int(0, capacity - 1), kRowSample, random.Int(0, StepData::kRotary - 1), r};
+      const int32_t capacity =
+          slot >= 0 && slot < StepData::kSlots ? d.capacity[static_cast<size_t>(slot)] : 10;
+      StepRow row = {slot,
+                     random.Chance(0.3) ? kTokenFromSlot : random.Int(0, StepData::kVocab - 1),
+                     random.Int(0, capacity - 1),
+                     kRowSample,
+                     random.Int(0, StepData::kRotary - 1),
+                     r};
       if (random.Chance(0.3)) row.flags |= kRowExplicitPosition;
       if (random.Chance(0.05)) row.token = random.Chance(0.5) ? -2 : StepData::kVocab;
       if (random.Chance(0.05)) row.seqlens_k = random.Chance(0.5) ? capacity : -random.Int(1, 5);
@@ -83,13 +94,15 @@ TEST_F(CudaMetadata, RandomRowsEqualCpu) {
   }
 }
 
-// A prompt's rows share a slot: the first bad one stops the later ones, across rounds of 32 rows too.
+// A prompt's rows share a slot: the first bad one stops the later ones, across rounds of 32 rows
+// too.
 TEST_F(CudaMetadata, ViolationStopsTheRestOfThePrompt) {
   Random random;
   for (int32_t bad : {0, 5, 31, 32, 40, 99}) {
     StepData d(random);
     d.capacity[2] = 400;
-    for (int32_t r = 0; r < 100; ++r) d.inputs.push_back({2, r == bad ? StepData::kVocab : 7, r, kRowPrompt, 0, 1});
+    for (int32_t r = 0; r < 100; ++r)
+      d.inputs.push_back({2, r == bad ? StepData::kVocab : 7, r, kRowPrompt, 0, 1});
     Check(d);
     EXPECT_EQ(d.latch[2].mask, kTokenRange);
     EXPECT_EQ(d.latch[2].row, bad);
@@ -102,13 +115,20 @@ TEST_F(CudaMetadata, EmbedEqualsCpuAndWritesHistory) {
   const int64_t hidden = 72;
   for (DType dtype : kAllDTypes) {
     StepData d(random);
-    const std::vector<char> table = reference::Encode(dtype, random.Normals(StepData::kVocab * hidden));
+    const std::vector<char> table =
+        reference::Encode(dtype, random.Normals(StepData::kVocab * hidden));
     void* packed = Raw(device().ops().packed_bytes(dtype, StepData::kVocab, hidden));
     RunEager(PackOp{Mirror(table), packed, dtype, StepData::kVocab, hidden, 0, StepData::kVocab});
-    d.meta = {{0, 299, 3, 4, 3, kRowPrompt}, reference::Skipped(), {4, 17, 100, 101, 100, kRowSample}};
+    d.meta = {
+        {0, 299, 3, 4, 3, kRowPrompt}, reference::Skipped(), {4, 17, 100, 101, 100, kRowSample}};
     std::vector<float> out(3 * hidden, 777.0f);
-    EmbedOp gpu = {Mirror(d.meta), {packed, dtype, StepData::kVocab, hidden}, Mirror(out), MirrorTables(d), 3};
-    const EmbedOp cpu = {d.meta.data(), {table.data(), dtype, StepData::kVocab, hidden}, out.data(), d.HostTables(), 3};
+    EmbedOp gpu = {
+        Mirror(d.meta), {packed, dtype, StepData::kVocab, hidden}, Mirror(out), MirrorTables(d), 3};
+    const EmbedOp cpu = {d.meta.data(),
+                         {table.data(), dtype, StepData::kVocab, hidden},
+                         out.data(),
+                         d.HostTables(),
+                         3};
     ASSERT_TRUE(CpuOps().embed(cpu, nullptr).ok());
     RunEager(gpu);
     EXPECT_EQ(Get<float>(gpu.out, out.size()), out) << Name(dtype);

@@ -45,11 +45,13 @@ struct SampleData {
     }
   }
   SlotTables HostTables() {
-    return {latch.data(), next_token.data(), nullptr, page_table.data(), sampling.data(), bias.data(), history.data(),
-            rows, kMaxPages, rows * kMaxPages, kShift, kPageTokens};
+    return {latch.data(),    next_token.data(), nullptr,        page_table.data(),
+            sampling.data(), bias.data(),       history.data(), rows,
+            kMaxPages,       rows * kMaxPages,  kShift,         kPageTokens};
   }
   SampleOp HostOp() {
-    return {meta.data(), inputs.data(), header.data(), logits.data(), vocab, HostTables(), 9, results.data(), rows, nullptr, 0};
+    return {meta.data(), inputs.data(),  header.data(), logits.data(), vocab, HostTables(),
+            9,           results.data(), rows,          nullptr,       0};
   }
   void RunCpu() {
     SampleOp op = HostOp();
@@ -75,7 +77,8 @@ class CudaSample : public CudaTest {
     op.tables.sampling = Mirror(d.sampling);
     op.tables.bias = Mirror(d.bias);
     op.tables.history = Mirror(d.history);
-    op.results = static_cast<RowResult*>(Raw(d.results.size() * sizeof(RowResult), MemoryKind::kHostVisible));
+    op.results = static_cast<RowResult*>(
+        Raw(d.results.size() * sizeof(RowResult), MemoryKind::kHostVisible));
     GiveWorkspace(op, /*zero=*/true);
     return op;
   }
@@ -94,15 +97,18 @@ class CudaSample : public CudaTest {
       EXPECT_EQ(got.token, expected.token);
       EXPECT_NEAR(got.logprob, expected.logprob, 1e-4);
       EXPECT_EQ(std::memcmp(&got.latch, &expected.latch, sizeof(Latch)), 0)
-          << got.latch.mask << " " << got.latch.value << " / " << expected.latch.mask << " " << expected.latch.value;
+          << got.latch.mask << " " << got.latch.value << " / " << expected.latch.mask << " "
+          << expected.latch.value;
       ASSERT_EQ(got.top_count, expected.top_count);
       for (int32_t i = 0; i < got.top_count; ++i) {
         EXPECT_EQ(got.top_token[i], expected.top_token[i]) << i;
         EXPECT_NEAR(got.top_logprob[i], expected.top_logprob[i], 1e-4) << i;
       }
     }
-    const std::vector<int32_t> left = Get<int32_t>(op.workspace, op.workspace_bytes / sizeof(int32_t));
-    EXPECT_EQ(std::count(left.begin(), left.end(), 0), static_cast<long>(left.size())) << "workspace not clean";
+    const std::vector<int32_t> left =
+        Get<int32_t>(op.workspace, op.workspace_bytes / sizeof(int32_t));
+    EXPECT_EQ(std::count(left.begin(), left.end(), 0), static_cast<long>(left.size()))
+        << "workspace not clean";
   }
 };
 
@@ -114,11 +120,12 @@ TEST_F(CudaSample, GreedyTopLogprobsAndSkippedRows) {
     for (size_t r = 0; r < 5; ++r) d.sampling[r].top_logprobs = static_cast<int32_t>(r) * 5;
     d.meta[1] = reference::Skipped();
     d.latch[1] = {kPastCapacity, kPastCapacity, -1, 0, 4, 9, 8};
-    d.meta[2].flags = 0;             // live, but not sampled
-    d.inputs[3].slot = kInactive;    // an unused row
+    d.meta[2].flags = 0;           // live, but not sampled
+    d.inputs[3].slot = kInactive;  // an unused row
     d.meta[3] = reference::Skipped();
     std::fill_n(d.logits.begin() + vocab, vocab, NAN);  // of a skipped row
-    d.logits[static_cast<size_t>(4 * vocab) + 1] = d.logits[static_cast<size_t>(4 * vocab) + 2] = 50.0f;  // a tie
+    d.logits[static_cast<size_t>(4 * vocab) + 1] = d.logits[static_cast<size_t>(4 * vocab) + 2] =
+        50.0f;  // a tie
     Check(d);
     EXPECT_EQ(d.results[4].token, 1);
     EXPECT_EQ(d.results[1].token, -1);
@@ -132,7 +139,8 @@ TEST_F(CudaSample, FiltersAndPenaltiesEqualCpu) {
     SampleData d(random, 6, round % 3 == 0 ? 32007 : 500);
     for (size_t r = 0; r < 6; ++r) {
       SlotSampling& s = d.sampling[r];
-      s.temperature = random.Chance(0.2) ? 0.0f : 0.3f + 0.1f * static_cast<float>(random.Int(0, 15));
+      s.temperature =
+          random.Chance(0.2) ? 0.0f : 0.3f + 0.1f * static_cast<float>(random.Int(0, 15));
       if (random.Chance(0.5)) s.top_k = random.Int(1, 60);
       if (random.Chance(0.5)) s.top_p = 0.05f * static_cast<float>(random.Int(1, 19));
       if (random.Chance(0.3)) s.min_p = 0.02f * static_cast<float>(random.Int(1, 20));
@@ -141,7 +149,8 @@ TEST_F(CudaSample, FiltersAndPenaltiesEqualCpu) {
       if (random.Chance(0.5)) s.frequency_penalty = 0.2f;
       s.bias_count = random.Chance(0.5) ? random.Int(1, 40) : 0;
       for (int32_t i = 0; i < s.bias_count; ++i) {  // duplicates are likely
-        d.bias[r * kMaxLogitBias + static_cast<size_t>(i)] = {random.Int(0, 30), random.Normal(4.0f)};
+        d.bias[r * kMaxLogitBias + static_cast<size_t>(i)] = {random.Int(0, 30),
+                                                              random.Normal(4.0f)};
       }
       s.top_logprobs = random.Int(0, 4);
     }
