@@ -162,7 +162,7 @@ TEST_F(CudaSample, FiltersAndPenaltiesEqualCpu) {
 TEST_F(CudaSample, TiesAreCutByTheLowestId) {
   Random random;
   SCOPED_TRACE(random.note());
-  for (int round = 0; round < 16; ++round) {
+  for (int round = 0; round < 8; ++round) {
     SampleData d(random, 4, 9001);
     for (float& v : d.logits) v = static_cast<float>(random.Int(0, 3));
     for (SlotSampling& s : d.sampling) {
