@@ -17,13 +17,15 @@ struct MetricInfo {
   const char* help;
 };
 
-// The one list of what latchd exports. Dashboards and manuals may use no other name (a test holds them to it).
+// The one list of what latchd exports. Dashboards and manuals may use no other name (a test holds
+// them to it).
 const std::vector<MetricInfo>& MetricList();
 // The list as text, one metric a line: name, type, labels, help.
 std::string MetricListText();
 
-// Every metric latchd exports, by member. Thread-safe; recording costs about 100 ns and never allocates except for a
-// new label value. Label values come from closed sets, never from what a client sent.
+// Every metric latchd exports, by member. Thread-safe; recording costs about 100 ns and never
+// allocates except for a new label value. Label values come from closed sets, never from what a
+// client sent.
 class Metrics {
  public:
   Metrics();
