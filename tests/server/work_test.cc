@@ -15,10 +15,10 @@ namespace {
 
 TEST(WorkerPool, RefusesBeyondItsBoundButNeverCleanUp) {
   std::atomic<int> ran{0};
+  std::promise<void> started, gate;
+  auto open = gate.get_future().share();
   {
     WorkerPool pool(1, 2);
-    std::promise<void> started, gate;
-    auto open = gate.get_future().share();
     pool.Run([&] {
       started.set_value();
       open.wait();
