@@ -286,6 +286,7 @@ bool StepLoop::PrefillTurn() {
   const absl::Duration device = options_.now() - launched;
   request.device += device;
   request.prompt_done += count;
+  last_good_step_ = options_.now();  // a long prompt is progress too: health goes by this time
   metrics_.PrefillDone(count, absl::ToDoubleSeconds(device));
   if (last) {
     prefill_queue_.pop_front();
