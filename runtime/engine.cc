@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <future>
 #include <thread>
 #include <utility>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/synchronization/notification.h"
 #include "runtime/engine_parts.h"
+#include "runtime/mutex.h"
 #include "runtime/obs/metrics.h"
 
 namespace latchd {
@@ -25,26 +25,27 @@ class EngineImpl final : public Engine {
 
   ~EngineImpl() override {
     {
-      absl::MutexLock lock(&mutex_);
+      MutexLock lock(mutex_);
       stopping_ = true;
     }
+    wake_.NotifyOne();
     if (thread_.joinable()) thread_.join();
   }
 
   absl::Status Start(const Progress& progress) {
     absl::Status started;
-    absl::Notification ready;
+    std::promise<void> ready;
     thread_ = std::thread([&] {
       absl::StatusOr<std::unique_ptr<EngineParts>> parts =
           EngineParts::Build(options_, metrics_, progress);
       started = parts.status();
       if (parts.ok()) parts_ = *std::move(parts);
       const bool run = started.ok();
-      ready.Notify();
+      ready.set_value();
       if (run) Run();
       parts_.reset();  // on the thread that made it: the device belongs to it
     });
-    ready.WaitForNotification();
+    ready.get_future().wait();
     return started;
   }
 
@@ -134,12 +135,14 @@ class EngineImpl final : public Engine {
   void Drain(absl::Time deadline) override {
     draining_ = true;
     {
-      absl::MutexLock lock(&mutex_);
-      if (mutex_.AwaitWithDeadline(absl::Condition(this, &EngineImpl::Idle), deadline)) return;
+      MutexLock lock(mutex_);
+      while (pending_ > 0 && idle_.WaitUntil(mutex_, absl::ToChronoTime(deadline))) {
+      }
+      if (pending_ == 0) return;
     }
-    Ask<bool>([&] { return loop().CancelAll(), true; });
-    absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(this, &EngineImpl::Idle));
+    OnLoop([&] { loop().CancelAll(); });
+    MutexLock lock(mutex_);
+    while (pending_ > 0) idle_.Wait(mutex_);
   }
 
  private:
@@ -154,20 +157,22 @@ class EngineImpl final : public Engine {
         "fault injection is off: start the daemon with --enable-fault-injection");
   }
 
-  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return pending_ == 0; }
   bool Due() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !tasks_.empty(); }
 
   void Post(Task task) const {
-    absl::MutexLock lock(&mutex_);
-    tasks_.push_back(std::move(task));
+    {
+      MutexLock lock(mutex_);
+      tasks_.push_back(std::move(task));
+    }
+    wake_.NotifyOne();
   }
   void OnLoop(const std::function<void()>& task) const {
-    absl::Notification done;
+    std::promise<void> done;
     Post([&] {
       task();
-      done.Notify();
+      done.set_value();
     });
-    done.WaitForNotification();
+    done.get_future().wait();
   }
   template <typename T, typename F>
   T Ask(F&& question) const {
@@ -184,8 +189,8 @@ class EngineImpl final : public Engine {
     const auto counted = [this](auto done) {
       return [this, done = std::move(done)](auto&&... result) {
         done(std::forward<decltype(result)>(result)...);
-        absl::MutexLock lock(&mutex_);
-        --pending_;
+        MutexLock lock(mutex_);
+        if (--pending_ == 0) idle_.NotifyAll();
       };
     };
     if (request->prefill_done) request->prefill_done = counted(std::move(request->prefill_done));
@@ -193,7 +198,7 @@ class EngineImpl final : public Engine {
     if (request->generation)
       request->generation->done = counted(std::move(request->generation->done));
 
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(mutex_);
     absl::Status refused;
     if (draining_) {
       refused = Draining();
@@ -206,6 +211,7 @@ class EngineImpl final : public Engine {
       if (refused.ok()) return loop().Submit(std::move(request));
       loop().Refuse(std::move(request), refused);
     });
+    wake_.NotifyOne();
     return id;
   }
 
@@ -213,14 +219,16 @@ class EngineImpl final : public Engine {
     while (true) {
       std::deque<Task> tasks;
       {
-        absl::MutexLock lock(&mutex_);
+        MutexLock lock(mutex_);
         if (stopping_ && tasks_.empty()) break;
         tasks.swap(tasks_);
       }
       for (Task& task : tasks) task();
       if (loop().Turn()) continue;
-      absl::MutexLock lock(&mutex_);
-      mutex_.AwaitWithDeadline(absl::Condition(this, &EngineImpl::Due), loop().NextDue());
+      const auto due = absl::ToChronoTime(loop().NextDue());
+      MutexLock lock(mutex_);
+      while (!Due() && wake_.WaitUntil(mutex_, due)) {
+      }
     }
     loop().CancelAll();
   }
@@ -231,7 +239,9 @@ class EngineImpl final : public Engine {
   std::thread thread_;
   std::atomic<bool> draining_ = false;
   std::atomic<RequestId> next_request_id_ = 1;
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
+  mutable CondVar wake_;  // the loop's thread waits for tasks_ or stopping_
+  CondVar idle_;          // Drain waits for pending_ == 0
   mutable std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
   int64_t pending_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

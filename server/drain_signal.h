@@ -3,8 +3,9 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <utility>
+
+#include "runtime/mutex.h"
 
 namespace latchd {
 
@@ -16,7 +17,7 @@ class DrainSignal {
   // another thread, so it must hold what it uses (weak_ptr).
   uint64_t Subscribe(std::function<void()> listener) {
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      MutexLock lock(mutex_);
       if (!fired_) {
         listeners_.emplace(++last_, std::move(listener));
         return last_;
@@ -27,7 +28,7 @@ class DrainSignal {
   }
 
   void Unsubscribe(uint64_t handle) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     listeners_.erase(handle);
   }
 
@@ -35,7 +36,7 @@ class DrainSignal {
   void Fire() {
     std::map<uint64_t, std::function<void()>> listeners;
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      MutexLock lock(mutex_);
       fired_ = true;
       listeners.swap(listeners_);
     }
@@ -43,15 +44,15 @@ class DrainSignal {
   }
 
   bool fired() const {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     return fired_;
   }
 
  private:
-  mutable std::mutex mutex_;
-  bool fired_ = false;
-  uint64_t last_ = 0;
-  std::map<uint64_t, std::function<void()>> listeners_;
+  mutable Mutex mutex_;
+  bool fired_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t last_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, std::function<void()>> listeners_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace latchd

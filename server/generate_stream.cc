@@ -67,7 +67,7 @@ void GenerateStream::OnToken(const GeneratedToken& token) {
   FillToken(token, context_.engine.tokenizer(), message.mutable_token());
   bool cancel = false;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (client_gone_ || too_slow_) return;
     if (queue_.size() >= kMaxQueued) {
       too_slow_ = cancel = true;
@@ -120,7 +120,7 @@ void GenerateStream::End(const GenerateSummary& summary) {
   v1::GenerateResponse message;
   if (status.ok()) FillFinish(summary, session_, seed_, message.mutable_finish());
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (too_slow_) {
       status = ToGrpcStatus(absl::ResourceExhaustedError(absl::StrCat(
           "the client fell ", kMaxQueued, " messages behind; the generation was cancelled")));
@@ -135,7 +135,7 @@ void GenerateStream::End(const GenerateSummary& summary) {
 
 void GenerateStream::EndWith(const grpc::Status& status) {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     end_ = status;
   }
   Pump();
@@ -143,7 +143,7 @@ void GenerateStream::EndWith(const grpc::Status& status) {
 
 void GenerateStream::OnWriteDone(bool ok) {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     writing_ = false;
     if (!ok) {
       client_gone_ = true;
@@ -156,7 +156,7 @@ void GenerateStream::OnWriteDone(bool ok) {
 
 void GenerateStream::OnCancel() {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     client_gone_ = true;
     queue_.clear();
   }
@@ -168,7 +168,7 @@ void GenerateStream::Pump() {
   bool write = false;
   std::optional<grpc::Status> end;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (writing_ || finished_) return;
     if (!queue_.empty()) {
       write_ = std::move(queue_.front());

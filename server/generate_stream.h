@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 
 #include "latchd/v1/decode.grpc.pb.h"
+#include "runtime/mutex.h"
 #include "server/service_context.h"
 
 namespace latchd {
@@ -55,13 +55,13 @@ class GenerateStream final : public grpc::ServerWriteReactor<v1::GenerateRespons
   bool own_session_ = false;
   uint64_t seed_ = 0;
 
-  std::mutex mutex_;  // guards all below; never held while calling gRPC or the engine
-  std::deque<v1::GenerateResponse> queue_;
-  bool writing_ = false;
-  bool client_gone_ = false;
-  bool too_slow_ = false;
-  bool finished_ = false;
-  std::optional<grpc::Status> end_;  // set once nothing more will be queued
+  Mutex mutex_;  // never held while calling gRPC or the engine
+  std::deque<v1::GenerateResponse> queue_ ABSL_GUARDED_BY(mutex_);
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool client_gone_ ABSL_GUARDED_BY(mutex_) = false;
+  bool too_slow_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<grpc::Status> end_ ABSL_GUARDED_BY(mutex_);  // set once nothing more will be queued
 
   v1::GenerateResponse write_;  // owned by gRPC while writing_
 };

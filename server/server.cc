@@ -198,20 +198,22 @@ void Server::WatchHealth() {
       Log(serving ? LogLevel::kInfo : LogLevel::kError, serving ? "serving again" : "not serving",
           {{"reason", now.reason}});
     }
-    std::unique_lock<std::mutex> lock(watch_mutex_);
-    watch_wake_.wait_for(lock, kWatchInterval, [this] { return stopping_.load(); });
+    const auto next = std::chrono::steady_clock::now() + kWatchInterval;
+    MutexLock lock(watch_mutex_);
+    while (!stopping_ && watch_wake_.WaitUntil(watch_mutex_, next)) {
+    }
   }
 }
 
 void Server::Stop(absl::Time deadline) {
-  std::lock_guard<std::mutex> lock(stop_mutex_);
+  MutexLock lock(stop_mutex_);
   if (stopped_) return;
   stopped_ = true;
   {
-    std::lock_guard<std::mutex> watch(watch_mutex_);
+    MutexLock watch(watch_mutex_);
     stopping_ = true;
   }
-  watch_wake_.notify_all();
+  watch_wake_.NotifyAll();
   if (watcher_.joinable()) watcher_.join();
   if (grpc_ != nullptr) {
     SetServing(false);

@@ -1,10 +1,8 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 
@@ -12,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "runtime/engine.h"
+#include "runtime/mutex.h"
 #include "runtime/obs/metrics.h"
 #include "server/decode_service.h"
 #include "server/http_server.h"
@@ -72,9 +71,9 @@ class Server {
   std::atomic<bool> loaded_{false};
   std::atomic<bool> stopping_{false};
   std::thread watcher_;
-  std::mutex watch_mutex_;  // with watch_wake_, only for stopping_
-  std::condition_variable watch_wake_;
-  std::mutex stop_mutex_;
+  Mutex watch_mutex_;  // with watch_wake_, only for stopping_
+  CondVar watch_wake_;
+  Mutex stop_mutex_;
   bool stopped_ = false;
 };
 

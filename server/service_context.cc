@@ -24,7 +24,7 @@ void RpcRecord::Done(const grpc::Status& status) {
 
 void CancelLink::Submitted(Engine& engine, RequestId id) {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     id_ = id;
     if (!cancelled_) return;
   }
@@ -34,7 +34,7 @@ void CancelLink::Submitted(Engine& engine, RequestId id) {
 void CancelLink::Cancel(Engine& engine) {
   RequestId id = 0;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (cancelled_) return;
     cancelled_ = true;
     id = id_;
@@ -43,7 +43,7 @@ void CancelLink::Cancel(Engine& engine) {
 }
 
 bool CancelLink::cancelled() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return cancelled_;
 }
 

@@ -4,11 +4,11 @@
 
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "absl/time/time.h"
 #include "runtime/engine.h"
+#include "runtime/mutex.h"
 #include "runtime/obs/metrics.h"
 #include "server/drain_signal.h"
 #include "server/work_tracker.h"
@@ -52,9 +52,9 @@ class CancelLink {
   bool cancelled() const;
 
  private:
-  mutable std::mutex mutex_;
-  bool cancelled_ = false;
-  RequestId id_ = 0;
+  mutable Mutex mutex_;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  RequestId id_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 // The deadline of a gRPC call; InfiniteFuture when the client set none.

@@ -17,7 +17,7 @@ StepStream* StepStream::Start(ServiceContext& context, grpc::CallbackServerConte
     if (auto live = weak.lock()) live->Drain();
   });
   {
-    std::lock_guard<std::mutex> lock(stream->mutex_);
+    MutexLock lock(stream->mutex_);
     stream->drain_handle_ = handle;
   }
   stream->Pump();
@@ -32,7 +32,7 @@ StepStream::StepStream(ServiceContext& context, grpc::CallbackServerContext* rpc
 void StepStream::OnReadDone(bool ok) {
   if (ok) Accept(read_);
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     reading_ = false;
     if (!ok) half_closed_ = true;
   }
@@ -58,7 +58,7 @@ void StepStream::Accept(const v1::StepRequest& message) {
   uint64_t sequence = 0;
   bool submit = false;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (finished_ || cancelled_) return;
     submit = entry.phase != Phase::kDone;
     for (const Entry& earlier : entries_) {
@@ -76,7 +76,7 @@ void StepStream::Submit(uint64_t sequence) {
   StepRequest request;
   std::shared_ptr<CancelLink> link;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     request = std::move(At(sequence).request);
     link = At(sequence).link;
   }
@@ -91,7 +91,7 @@ void StepStream::Submit(uint64_t sequence) {
 void StepStream::Answer(uint64_t sequence, const absl::StatusOr<StepResult>& result) {
   std::optional<uint64_t> next;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     Entry& entry = At(sequence);
     if (result.ok()) {
       FillStep(*result, context_.engine.tokenizer(), &entry.answer);
@@ -114,7 +114,7 @@ void StepStream::Answer(uint64_t sequence, const absl::StatusOr<StepResult>& res
 
 void StepStream::OnWriteDone(bool ok) {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     writing_ = false;
   }
   if (!ok) CancelAll();  // the client is gone
@@ -129,7 +129,7 @@ void StepStream::OnCancel() {
 void StepStream::CancelAll() {
   std::vector<std::shared_ptr<CancelLink>> links;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     cancelled_ = true;
     for (Entry& entry : entries_) {
       if (entry.phase == Phase::kSubmitted) links.push_back(entry.link);
@@ -144,7 +144,7 @@ void StepStream::CancelAll() {
 
 void StepStream::Drain() {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     draining_ = true;
   }
   Pump();
@@ -157,7 +157,7 @@ void StepStream::Pump() {
     bool write = false, read = false, finish = false;
     grpc::Status end;
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      MutexLock lock(mutex_);
       if (started_read) --starting_reads_;
       if (finished_) return;
       while (cancelled_ && !entries_.empty() && entries_.front().phase == Phase::kDone) {
@@ -199,7 +199,7 @@ void StepStream::Pump() {
 void StepStream::OnDone() {
   uint64_t handle = 0;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     handle = drain_handle_;
   }
   context_.drain.Unsubscribe(handle);

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 
 #include "latchd/v1/decode.grpc.pb.h"
+#include "runtime/mutex.h"
 #include "server/service_context.h"
 
 namespace latchd {
@@ -56,8 +56,10 @@ class StepStream final : public grpc::ServerBidiReactor<v1::StepRequest, v1::Ste
   // Starts whatever may start now: a write, a read, or the end. Call it without the lock, after
   // every change.
   void Pump();
-  Entry& At(uint64_t sequence) { return entries_[sequence - first_]; }
-  void PopFront() {
+  Entry& At(uint64_t sequence) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return entries_[sequence - first_];
+  }
+  void PopFront() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     entries_.pop_front();
     ++first_;
   }
@@ -66,18 +68,17 @@ class StepStream final : public grpc::ServerBidiReactor<v1::StepRequest, v1::Ste
   RpcRecord record_;
   const absl::Time deadline_;
   std::shared_ptr<StepStream> self_;  // until OnDone
-  uint64_t drain_handle_ = 0;
-
-  std::mutex mutex_;  // guards all below; never held while calling gRPC or the engine
-  std::deque<Entry> entries_;
-  uint64_t first_ = 0;  // sequence number of entries_.front()
-  bool reading_ = false;
-  int starting_reads_ = 0;  // decided but not yet handed to gRPC
-  bool writing_ = false;
-  bool half_closed_ = false;  // the client sends no more
-  bool cancelled_ = false;
-  bool draining_ = false;
-  bool finished_ = false;
+  Mutex mutex_;                       // never held while calling gRPC or the engine
+  uint64_t drain_handle_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::deque<Entry> entries_ ABSL_GUARDED_BY(mutex_);
+  uint64_t first_ ABSL_GUARDED_BY(mutex_) = 0;  // sequence number of entries_.front()
+  bool reading_ ABSL_GUARDED_BY(mutex_) = false;
+  int starting_reads_ ABSL_GUARDED_BY(mutex_) = 0;  // decided but not yet handed to gRPC
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;  // the client sends no more
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
 
   v1::StepRequest read_;    // owned by gRPC while reading_
   v1::StepResponse write_;  // owned by gRPC while writing_

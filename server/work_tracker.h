@@ -1,11 +1,11 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 
 #include "absl/time/time.h"
+#include "runtime/mutex.h"
 
 namespace latchd {
 
@@ -17,24 +17,24 @@ class WorkTracker {
   using Token = std::shared_ptr<void>;
 
   Token Begin(absl::Time now) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     const auto at = starts_.insert(now);
     return Token(nullptr, [this, at](void*) {
-      std::lock_guard<std::mutex> lock(mutex_);
+      MutexLock lock(mutex_);
       starts_.erase(at);
     });
   }
 
   // Start of the oldest pending request.
   std::optional<absl::Time> oldest() const {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (starts_.empty()) return std::nullopt;
     return *starts_.begin();
   }
 
  private:
-  mutable std::mutex mutex_;
-  std::multiset<absl::Time> starts_;
+  mutable Mutex mutex_;
+  std::multiset<absl::Time> starts_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace latchd

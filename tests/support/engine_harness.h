@@ -1,10 +1,10 @@
 #pragma once
 
+#include <future>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"
 #include "runtime/engine.h"
 #include "runtime/obs/metrics.h"
@@ -57,7 +57,7 @@ class EngineHarness {
   };
   Generated Generate(GenerateRequest request) {
     Generated out;
-    absl::Notification finished;
+    std::promise<void> finished;
     engine_->Generate(
         std::move(request),
         [&](const GeneratedToken& token) {
@@ -67,9 +67,9 @@ class EngineHarness {
         [&](const GenerateSummary& summary) {
           out.summary = summary;
           out.text += summary.text;
-          finished.Notify();
+          finished.set_value();
         });
-    finished.WaitForNotification();
+    finished.get_future().wait();
     return out;
   }
 
@@ -77,12 +77,12 @@ class EngineHarness {
   template <typename T, typename F>
   absl::StatusOr<T> Await(F&& submit) {
     absl::StatusOr<T> result = absl::InternalError("no answer");
-    absl::Notification finished;
+    std::promise<void> finished;
     submit([&](absl::StatusOr<T> answer) {
       result = std::move(answer);
-      finished.Notify();
+      finished.set_value();
     });
-    finished.WaitForNotification();
+    finished.get_future().wait();
     return result;
   }
 

@@ -2,6 +2,7 @@
 // isolation of rows.
 
 #include <cmath>
+#include <future>
 #include <random>
 
 #include "gtest/gtest.h"
@@ -113,14 +114,14 @@ TEST_P(Step, SeededSamplingDoesNotDependOnOtherSessions) {
       harness.Generate(request(harness.Open(), RandomTokens(5, 1))).tokens;
 
   constexpr int kOthers = 6;
-  absl::Notification done[kOthers];
+  std::promise<void> done[kOthers];
   for (int i = 0; i < kOthers; ++i) {
     harness.engine().Generate(
         request(harness.Open(), RandomTokens(3 + i, 100 + i)), [](const GeneratedToken&) {},
-        [&done, i](const GenerateSummary&) { done[i].Notify(); });
+        [&done, i](const GenerateSummary&) { done[i].set_value(); });
   }
   EXPECT_EQ(harness.Generate(request(harness.Open(), RandomTokens(5, 1))).tokens, alone);
-  for (absl::Notification& other : done) other.WaitForNotification();
+  for (std::promise<void>& other : done) other.get_future().wait();
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, Step, testing::Values("f32", "f16", "bf16"),
