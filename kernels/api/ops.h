@@ -111,16 +111,23 @@ struct AttentionPrepOp {
 };
 
 // Causal grouped-query attention of each row's query over its slot's KV [0, meta.total).
-// score = softcap(scale * q.k); window w > 0 keeps the last w keys, the row's own included.
+// score = softcap(scale * q.k) + bias; window w > 0 keeps the last w keys, the row's own included.
+// A head sink adds exp(sink) to the softmax denominator (Agarwal et al. 2025, gpt-oss); ONNX's
+// smooth_softmax is a sink of 0 for every head.
 struct AttentionOp {
   const RowMeta* meta;
   const float* q;  // [rows, q_heads, head_dim]
   KvView kv;
   int32_t q_heads;
   float scale;
-  int32_t window;  // -1: off
-  float softcap;   // 0: off
-  void* out;       // [rows, q_heads * head_dim] of out_dtype
+  int32_t window;                    // -1: off
+  float softcap;                     // 0: off
+  const float* head_sink = nullptr;  // [q_heads] or null
+  const float* bias = nullptr;       // null, or added to score[row, head, key] at
+                                     // bias[row * bias_row_stride + head * bias_head_stride + key]
+  int64_t bias_row_stride = 0;       // elements; 0: the same for every row
+  int64_t bias_head_stride = 0;      // elements; 0: the same for every head
+  void* out;                         // [rows, q_heads * head_dim] of out_dtype
   DType out_dtype;
   int32_t rows;
   Phase phase;
