@@ -53,7 +53,7 @@ void Finish(const AttentionOp& op, int64_t row, int32_t q_head, Partial* partial
     const MergeScales scales = Merge(whole.state, partials[s].state);
     MergeVector(whole.acc, scales.into, partials[s].acc, scales.from, head_dim);
   }
-  ScaleVector(whole.acc, head_dim, 1.0f / whole.state.sum);
+  ScaleVector(whole.acc, head_dim, OutputScale(whole.state, SinkOf(op, q_head)));
   const size_t at =
       (static_cast<size_t>(row) * op.q_heads + static_cast<size_t>(q_head)) * head_dim;
   ConvertFromF32(op.out_dtype, whole.acc, static_cast<char*>(op.out) + at * SizeOf(op.out_dtype),

@@ -51,8 +51,18 @@ struct Partial {
 void AttendSplit(const AttentionOp& op, int64_t row, int32_t kv_head, int32_t begin, int32_t end,
                  Partial* partials);
 
-// scores [count] = softcap(scale * scores); softcap 0: off.
-void ScaleScores(float* scores, int32_t count, float scale, float softcap);
+// Bias of the scores of one query head against keys [key, ...), or null.
+inline const float* BiasAt(const AttentionOp& op, int64_t row, int32_t q_head, int32_t key) {
+  if (op.bias == nullptr) return nullptr;
+  return op.bias + row * op.bias_row_stride + q_head * op.bias_head_stride + key;
+}
+// The sink of one query head, or null.
+inline const float* SinkOf(const AttentionOp& op, int32_t q_head) {
+  return op.head_sink == nullptr ? nullptr : op.head_sink + q_head;
+}
+
+// scores [count] = softcap(scale * scores) + bias; softcap 0 and bias null: off.
+void ScaleScores(float* scores, int32_t count, float scale, float softcap, const float* bias);
 // scores [count] becomes exp(score - max) under the state after them; masked scores are -inf.
 // Returns what an accumulator that belongs to the state must be multiplied by.
 float SoftmaxBlock(float* scores, int32_t count, SoftmaxState& state);

@@ -62,13 +62,14 @@ void LoadTokens(const KvView& kv, const void* pool, int32_t slot, int32_t kv_hea
 }
 
 // Turns the scores of one query against keys [block, block + count) into weights, those it may not
-// see into 0.
-void WeighScores(const AttentionOp& op, int32_t total, int32_t block, int32_t count, float* scores,
-                 float* acc, SoftmaxState& state) {
+// see into 0. `bias` belongs to key `block`; null: none.
+void WeighScores(const AttentionOp& op, int32_t total, int32_t block, int32_t count,
+                 const float* bias, float* scores, float* acc, SoftmaxState& state) {
   constexpr float kMasked = -std::numeric_limits<float>::infinity();
   const int32_t low = std::clamp(FirstKey(op, total) - block, 0, count);
   const int32_t high = std::clamp(total - block, low, count);
-  ScaleScores(scores + low, high - low, op.scale, op.softcap);
+  ScaleScores(scores + low, high - low, op.scale, op.softcap,
+              bias == nullptr ? nullptr : bias + low);
   std::fill(scores, scores + low, kMasked);
   std::fill(scores + high, scores + count, kMasked);
   ScaleVector(acc, op.kv.head_dim, SoftmaxBlock(scores, count, state));
@@ -104,7 +105,9 @@ void AttendTile(const AttentionOp& op, int32_t kv_head, int64_t begin, int64_t e
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, static_cast<int>(queries), count, head_dim,
                 1.0f, tile.queries, head_dim, tile.keys, head_dim, 0.0f, tile.scores, kPrefillKeys);
     for (int64_t i = 0; i < queries; ++i) {
-      WeighScores(op, op.meta[begin + i / group].total, block, count,
+      const int64_t row = begin + i / group;
+      const int32_t q_head = kv_head * group + static_cast<int32_t>(i % group);
+      WeighScores(op, op.meta[row].total, block, count, BiasAt(op, row, q_head, block),
                   tile.scores + i * kPrefillKeys, tile.acc + i * head_dim, tile.states[i]);
     }
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, static_cast<int>(queries), head_dim,
@@ -113,10 +116,11 @@ void AttendTile(const AttentionOp& op, int32_t kv_head, int64_t begin, int64_t e
   }
   for (int64_t i = 0; i < queries; ++i) {
     float* acc = tile.acc + i * head_dim;
-    ScaleVector(acc, head_dim, 1.0f / tile.states[i].sum);
-    const size_t at = (static_cast<size_t>(begin + i / group) * op.q_heads +
-                       static_cast<size_t>(kv_head) * group + static_cast<size_t>(i % group)) *
-                      head_dim;
+    const int32_t q_head = kv_head * group + static_cast<int32_t>(i % group);
+    ScaleVector(acc, head_dim, OutputScale(tile.states[i], SinkOf(op, q_head)));
+    const size_t at =
+        (static_cast<size_t>(begin + i / group) * op.q_heads + static_cast<size_t>(q_head)) *
+        head_dim;
     ConvertFromF32(op.out_dtype, acc, static_cast<char*>(op.out) + at * SizeOf(op.out_dtype),
                    static_cast<size_t>(head_dim));
   }

@@ -39,13 +39,14 @@ HWY_INLINE void StorePart(VF v, DF df, float* p, int32_t count) {
   std::memcpy(p, padded, static_cast<size_t>(count) * sizeof(float));
 }
 
-void ScaleScoresT(float* scores, int32_t count, float scale, float softcap) {
+void ScaleScoresT(float* scores, int32_t count, float scale, float softcap, const float* bias) {
   const DF df;
   const VF factor = hn::Set(df, scale);
   const VF cap = hn::Set(df, softcap);
   ForVectors(count, [&](int32_t i, int32_t part) HWY_ATTR {
     VF v = hn::Mul(LoadPart(df, scores + i, part), factor);
     if (softcap > 0.0f) v = hn::Mul(cap, TanhKeepNan(df, hn::Div(v, cap)));
+    if (bias != nullptr) v = hn::Add(v, LoadPart(df, bias + i, part));
     StorePart(v, df, scores + i, part);
   });
 }
@@ -190,7 +191,8 @@ void AttendSplitAs(const AttentionOp& op, int64_t row, int32_t kv_head, int32_t 
       });
       for (int32_t i = 0; i < heads; ++i) {
         float* own = scores + i * kDecodeKeys;
-        ScaleScoresT(own, count, op.scale, op.softcap);
+        ScaleScoresT(own, count, op.scale, op.softcap,
+                     BiasAt(op, row, kv_head * group + h + i, block));
         acc[i] = partials[h + i].acc;
         ScaleVectorT(acc[i], kv.head_dim, SoftmaxBlockT(own, count, partials[h + i].state));
       }
@@ -235,8 +237,8 @@ void AttendSplit(const AttentionOp& op, int64_t row, int32_t kv_head, int32_t be
                  Partial* partials) {
   HWY_DYNAMIC_DISPATCH(AttendSplitT)(op, row, kv_head, begin, end, partials);
 }
-void ScaleScores(float* scores, int32_t count, float scale, float softcap) {
-  HWY_DYNAMIC_DISPATCH(ScaleScoresT)(scores, count, scale, softcap);
+void ScaleScores(float* scores, int32_t count, float scale, float softcap, const float* bias) {
+  HWY_DYNAMIC_DISPATCH(ScaleScoresT)(scores, count, scale, softcap, bias);
 }
 float SoftmaxBlock(float* scores, int32_t count, SoftmaxState& state) {
   return HWY_DYNAMIC_DISPATCH(SoftmaxBlockT)(scores, count, state);

@@ -33,4 +33,12 @@ inline MergeScales Merge(SoftmaxState& into, const SoftmaxState& from) {
   return scales;
 }
 
+// What turns the accumulator of a finished state into the attention output: the weights then sum to
+// 1, or with a sink to less, as its exp(sink) belongs to no value.
+inline float OutputScale(SoftmaxState state, const float* sink) {
+  if (sink == nullptr) return 1.0f / state.sum;
+  const MergeScales scales = Merge(state, SoftmaxState{*sink, 1.0f});
+  return scales.into / state.sum;
+}
+
 }  // namespace latchd::cpu

@@ -114,10 +114,14 @@ inline std::vector<double> Attention(const AttentionOp& op, int64_t row, int32_t
       dot += q[d] * Decode(kv.dtype, kv.key, KvIndex(kv, meta.slot, head, t, d));
     }
     dot *= op.scale;
-    scores.push_back(op.softcap > 0 ? op.softcap * std::tanh(dot / op.softcap) : dot);
+    if (op.softcap > 0) dot = op.softcap * std::tanh(dot / op.softcap);
+    if (op.bias != nullptr) {
+      dot += op.bias[row * op.bias_row_stride + q_head * op.bias_head_stride + t];
+    }
+    scores.push_back(dot);
   }
   const double max = *std::max_element(scores.begin(), scores.end());
-  double sum = 0;
+  double sum = op.head_sink == nullptr ? 0 : std::exp(op.head_sink[q_head] - max);
   for (double& s : scores) sum += s = std::exp(s - max);
   std::vector<double> out(static_cast<size_t>(kv.head_dim), 0.0);
   for (int32_t t = first; t < meta.total; ++t) {

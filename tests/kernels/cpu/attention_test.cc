@@ -24,7 +24,7 @@ struct Shape {
 struct AttentionCase {
   Shape shape;
   std::vector<RowMeta> meta;
-  std::vector<float> q, out;
+  std::vector<float> q, out, sinks, bias;
   std::vector<char> workspace;
   AttentionOp op = {};
 
@@ -58,6 +58,25 @@ struct AttentionCase {
     op.workspace_bytes = workspace.size();
   }
   AttentionCase(const AttentionCase&) = delete;
+
+  // Bias with or without a row and a head axis; NaN beyond each row's total, where nobody may look.
+  void AddSinksAndBias(Random& random) {
+    const size_t keys = static_cast<size_t>(op.max_total);
+    const bool per_row = random.Chance(0.7), per_head = random.Chance(0.7);
+    sinks = random.Normals(static_cast<size_t>(op.q_heads));
+    bias = random.Normals(static_cast<size_t>(op.rows) * op.q_heads * keys);
+    op.head_sink = sinks.data();
+    op.bias = bias.data();
+    op.bias_head_stride = per_head ? op.max_total : 0;
+    op.bias_row_stride = per_row ? int64_t{op.q_heads} * op.max_total : 0;
+    for (int32_t r = 0; per_row && r < op.rows; ++r) {
+      if (meta[static_cast<size_t>(r)].slot < 0) continue;
+      for (int32_t h = 0; h < (per_head ? op.q_heads : 1); ++h) {
+        float* own = bias.data() + r * op.bias_row_stride + h * op.bias_head_stride;
+        std::fill(own + meta[static_cast<size_t>(r)].total, own + keys, NAN);
+      }
+    }
+  }
 
   void Run() {
     const OpStatus status = CpuOps().attention(op, nullptr);
@@ -120,6 +139,9 @@ TEST_P(AttentionTest, DecodeAgreesWithTheFormula) {
     AttentionCase c(random, s, kv, rows, Phase::kDecode);
     c.Run();
     c.Check();
+    c.AddSinksAndBias(random);
+    c.Run();
+    c.Check();
   }
 }
 
@@ -139,6 +161,9 @@ TEST_P(AttentionTest, PrefillAgreesWithTheFormula) {
     }
     FillRows(random, kv, {RowMeta{1, 1, 0, past + count, 0, 0}});
     AttentionCase c(random, s, kv, rows, Phase::kPrefill);
+    c.Run();
+    c.Check();
+    c.AddSinksAndBias(random);
     c.Run();
     c.Check();
   }
