@@ -92,6 +92,12 @@ struct LinearOp {
   size_t workspace_bytes;
 };
 
+// AttentionPrepOp::parts
+inline constexpr uint32_t kPrepQuery = 1;
+inline constexpr uint32_t kPrepKey = 2;
+inline constexpr uint32_t kPrepValue = 4;
+inline constexpr uint32_t kPrepAll = kPrepQuery | kPrepKey | kPrepValue;
+
 // Per row: splits qkv, normalises heads of q and k where weights are given (Qwen3), rotates q and k
 // (RoPE, Su et al. 2021), writes q and appends k/v to the cache at meta.past.
 struct AttentionPrepOp {
@@ -108,6 +114,7 @@ struct AttentionPrepOp {
   float* q;   // [rows, q_heads, head_dim]
   KvView kv;  // this layer's
   int32_t rows;
+  uint32_t parts = kPrepAll;  // in one launch or in several: the same bits
 };
 
 // Causal grouped-query attention of each row's query over its slot's KV [0, meta.total).

@@ -25,6 +25,7 @@ inline constexpr uint32_t kRowSample =
 inline constexpr uint32_t kRowPrompt = 2;  // mark the token as prompt in the history
 inline constexpr uint32_t kRowExplicitPosition =
     4;  // rotate by `position` instead of the implicit query start
+inline constexpr uint32_t kRowAttendOnly = 8;  // the row's key and value are not appended
 
 // Written by the host before each replay, one per row: a decode step has one row per session, a
 // prefill chunk one row per prompt token (all of the same slot, seqlens_k rising by one).
@@ -43,7 +44,7 @@ static_assert(sizeof(StepRow) == 32);
 struct RowMeta {
   int32_t slot;
   int32_t token;     // resolved and in range
-  int32_t past;      // index at which this row's K/V is written
+  int32_t past;      // index at which this row's K/V is written; total when it only attends
   int32_t total;     // valid KV length for this row's query, its own token included
   int32_t position;  // rotary position
   uint32_t flags;    // of the StepRow; 0 when skipped
@@ -71,7 +72,7 @@ struct alignas(8) SlotSampling {
 };
 
 struct SlotTables {
-  Latch* latch;            // [slots]
+  Latch* latch;            // [slots], or one for all of them: see latch_stride
   int32_t* next_token;     // [slots] token sampled last
   int32_t* capacity;       // [slots] tokens the slot may hold
   int32_t* page_table;     // [slots, max_pages]
@@ -83,7 +84,9 @@ struct SlotTables {
   int32_t pool_pages;
   int32_t page_shift;
   int32_t page_tokens;
+  int32_t latch_stride = 1;  // 0: the slots share one latch, judged as it was before the call
 
+  LATCHD_HOST_DEVICE Latch& LatchOf(int32_t slot) const { return latch[slot * latch_stride]; }
   LATCHD_HOST_DEVICE int32_t* History(int32_t slot, int32_t token_index) const {
     const int32_t page =
         page_table[static_cast<int64_t>(slot) * max_pages + (token_index >> page_shift)];

@@ -66,16 +66,21 @@ void PrepareRow(const AttentionPrepOp& op, int64_t r) {
   const float* v = k + static_cast<size_t>(kv.kv_heads) * head_dim;
   float* q_out = op.q + static_cast<size_t>(r) * static_cast<size_t>(op.q_heads) * head_dim;
 
-  for (int32_t h = 0; h < op.q_heads; ++h) {
+  for (int32_t h = 0; (op.parts & kPrepQuery) != 0 && h < op.q_heads; ++h) {
     PrepareHead(op, op.q_norm, meta.position, q + h * head_dim, q_out + h * head_dim);
   }
+  if ((meta.flags & kRowAttendOnly) != 0) return;
   // Keys are rotated in f32 and rounded once, when they enter the cache.
   float rotated[kMaxHeadDim];
   for (int32_t h = 0; h < kv.kv_heads; ++h) {
     const size_t at = kv.Offset(meta.slot, h, meta.past) * element;
-    PrepareHead(op, op.k_norm, meta.position, k + h * head_dim, rotated);
-    ConvertFromF32(kv.dtype, rotated, static_cast<char*>(kv.key) + at, head_dim);
-    ConvertFromF32(kv.dtype, v + h * head_dim, static_cast<char*>(kv.value) + at, head_dim);
+    if ((op.parts & kPrepKey) != 0) {
+      PrepareHead(op, op.k_norm, meta.position, k + h * head_dim, rotated);
+      ConvertFromF32(kv.dtype, rotated, static_cast<char*>(kv.key) + at, head_dim);
+    }
+    if ((op.parts & kPrepValue) != 0) {
+      ConvertFromF32(kv.dtype, v + h * head_dim, static_cast<char*>(kv.value) + at, head_dim);
+    }
   }
 }
 

@@ -33,18 +33,20 @@ void CheckPages(const SlotTables& tables, int32_t slot, int64_t total, CheckedPa
 
 // Judges one row and latches what it finds. The order of the checks decides which violation is the
 // first.
-RowMeta Resolve(const MetadataOp& op, const StepRow& row, int32_t row_index,
+RowMeta Resolve(const MetadataOp& op, const StepRow& row, int32_t row_index, bool poisoned,
                 CheckedPages& checked) {
   const SlotTables& tables = op.tables;
   if (row.slot < 0 || row.slot >= tables.slots) return kSkipped;
-  Latch& latch = tables.latch[row.slot];
-  if (latch.mask != 0) return kSkipped;  // sticky: also skips the later rows of a prompt
+  Latch& latch = tables.LatchOf(row.slot);
+  // Sticky: a latch of the slot's own also skips the later rows of a prompt.
+  if (tables.latch_stride == 0 ? poisoned : latch.mask != 0) return kSkipped;
 
+  const int32_t appended = (row.flags & kRowAttendOnly) != 0 ? 0 : 1;
   const int64_t total = static_cast<int64_t>(row.seqlens_k) + 1;
   const int64_t query_start = total - 1;
   const int64_t position = (row.flags & kRowExplicitPosition) != 0 ? row.position : query_start;
   Verdict verdict = CheckLengths({.seqlens_k = row.seqlens_k,
-                                  .k_sequence = 1,
+                                  .k_sequence = appended,
                                   .q_sequence = 1,
                                   .past_capacity = tables.capacity[row.slot],
                                   .present_capacity = tables.capacity[row.slot],
@@ -57,6 +59,10 @@ RowMeta Resolve(const MetadataOp& op, const StepRow& row, int32_t row_index,
   if (lengths_ok) CheckPages(tables, row.slot, total, checked, verdict);
 
   if (verdict.mask != 0) {
+    if (latch.mask != 0) {  // shared: an earlier row of this call was the first
+      latch.mask |= verdict.mask;
+      return kSkipped;
+    }
     latch = {.mask = verdict.mask,
              .first = verdict.first,
              .layer = -1,
@@ -66,8 +72,12 @@ RowMeta Resolve(const MetadataOp& op, const StepRow& row, int32_t row_index,
              .limit = verdict.limit};
     return kSkipped;
   }
-  return {row.slot, token, row.seqlens_k, row.seqlens_k + 1, static_cast<int32_t>(position),
-          row.flags};
+  return {.slot = row.slot,
+          .token = token,
+          .past = row.seqlens_k + 1 - appended,
+          .total = row.seqlens_k + 1,
+          .position = static_cast<int32_t>(position),
+          .flags = row.flags};
 }
 
 }  // namespace
@@ -76,7 +86,10 @@ RowMeta Resolve(const MetadataOp& op, const StepRow& row, int32_t row_index,
 // rest.
 OpStatus Metadata(const MetadataOp& op, OpStream) {
   CheckedPages checked;
-  for (int32_t r = 0; r < op.rows; ++r) op.meta[r] = Resolve(op, op.inputs[r], r, checked);
+  const bool poisoned = op.tables.latch_stride == 0 && op.tables.latch->mask != 0;
+  for (int32_t r = 0; r < op.rows; ++r) {
+    op.meta[r] = Resolve(op, op.inputs[r], r, poisoned, checked);
+  }
   return OpStatus::Ok();
 }
 

@@ -84,13 +84,13 @@ void SampleRow(const SampleOp& op, int32_t row, int32_t* counts, int32_t* ids, R
   float* logits = op.logits + static_cast<size_t>(row) * static_cast<size_t>(op.vocab);
   // Judged before the bias, so that what a client asks for cannot poison its session.
   if (const int32_t bad = FirstNonFinite(logits, op.vocab); bad >= 0) {
-    op.tables.latch[meta.slot] = {.mask = kNonFinite,
-                                  .first = kNonFinite,
-                                  .layer = op.layers,
-                                  .row = row,
-                                  .step = op.inputs[row].step,
-                                  .value = bad,
-                                  .limit = op.vocab};
+    op.tables.LatchOf(meta.slot) = {.mask = kNonFinite,
+                                    .first = kNonFinite,
+                                    .layer = op.layers,
+                                    .row = row,
+                                    .step = op.inputs[row].step,
+                                    .value = bad,
+                                    .limit = op.vocab};
     return;
   }
   const SlotSampling& sampling = op.tables.sampling[meta.slot];
@@ -132,7 +132,7 @@ OpStatus Sample(const SampleOp& op, OpStream) {
     result.top_count = 0;
     if (meta.slot >= 0 && (meta.flags & kRowSample) != 0)
       SampleRow(op, row, counts + at, ids + at, result);
-    result.latch = slot >= 0 && slot < op.tables.slots ? op.tables.latch[slot] : Latch{};
+    result.latch = slot >= 0 && slot < op.tables.slots ? op.tables.LatchOf(slot) : Latch{};
     // Last, so that a host that sees the number sees the record.
     std::atomic_ref<int64_t>(result.sequence).store(op.header->sequence, std::memory_order_release);
   });

@@ -57,17 +57,20 @@ __global__ void __launch_bounds__(kWarps * 32)
   if (meta.slot < 0) return;
   const float* x = op.qkv + (static_cast<size_t>(r) * heads + head) * d;
   if (head < op.q_heads) {
+    if ((op.parts & kPrepQuery) == 0) return;
     float* q = op.q + (static_cast<size_t>(r) * op.q_heads + head) * d;
     PrepareHead(op, op.q_norm, meta.position, x, lane, [&](int i, float v) { q[i] = v; });
     return;
   }
+  if ((meta.flags & kRowAttendOnly) != 0) return;
   const int kv_head = (head - op.q_heads) % op.kv.kv_heads;
   const size_t at = op.kv.Offset(meta.slot, kv_head, meta.past);
   if (head < op.q_heads + op.kv.kv_heads) {
+    if ((op.parts & kPrepKey) == 0) return;
     T* key = static_cast<T*>(op.kv.key) + at;
     PrepareHead(op, op.k_norm, meta.position, x, lane,
                 [&](int i, float v) { key[i] = Element<T>::From(v); });
-  } else {
+  } else if ((op.parts & kPrepValue) != 0) {
     T* value = static_cast<T*>(op.kv.value) + at;
     for (int i = lane; i < d; i += 32) value[i] = Element<T>::From(__ldcg(x + i));
   }

@@ -28,8 +28,9 @@ __device__ Verdict Judge(const MetadataOp& op, const StepRow& row, int64_t posit
                          int lane) {
   const SlotTables& tables = op.tables;
   const int64_t capacity = tables.capacity[row.slot];
+  const int64_t appended = (row.flags & kRowAttendOnly) != 0 ? 0 : 1;
   Verdict verdict =
-      CheckLengths({row.seqlens_k, 1, 1, capacity, capacity, position, op.rotary_rows});
+      CheckLengths({row.seqlens_k, appended, 1, capacity, capacity, position, op.rotary_rows});
   const bool lengths_ok = verdict.mask == 0;
   if (op.vocab > 0 && (token < 0 || token >= op.vocab)) verdict.Fail(kTokenRange, token, op.vocab);
   if (!lengths_ok) return verdict;  // no range of pages to check
@@ -50,17 +51,23 @@ __device__ Verdict Judge(const MetadataOp& op, const StepRow& row, int64_t posit
 
 // One block, one warp a row, 32 rows a round. Rows that share a slot (a prompt's) must look as if
 // judged in order: a violated row also stops the later rows of its slot, those of its own round by
-// the table in shared memory, those of later rounds by the latch.
+// the table in shared memory, those of later rounds by the latch. A latch that the slots share is
+// judged as it was before the call; its record is the first violated row's, in the order of rows.
 __global__ void __launch_bounds__(kWarps * 32) MetadataKernel(MetadataOp op) {
   __shared__ int32_t round_slot[kWarps];
   __shared__ bool round_bad[kWarps];
+  const bool shared_latch = op.tables.latch_stride == 0;
+  const bool poisoned = shared_latch && op.tables.latch->mask != 0;
+  bool recorded = false;  // an earlier round was the first to violate the shared latch
+  __syncthreads();        // everyone has read the latch before anyone writes it
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   for (int32_t base = 0; base < op.rows; base += kWarps) {
     const int32_t r = base + warp;
     StepRow row = {};
     row.slot = kInactive;
     if (r < op.rows) row = op.inputs[r];
-    bool live = row.slot >= 0 && row.slot < op.tables.slots && op.tables.latch[row.slot].mask == 0;
+    bool live = row.slot >= 0 && row.slot < op.tables.slots &&
+                (shared_latch ? !poisoned : op.tables.latch[row.slot].mask == 0);
     Verdict verdict;
     int64_t position = 0;
     int32_t token = kInactive;
@@ -75,17 +82,34 @@ __global__ void __launch_bounds__(kWarps * 32) MetadataKernel(MetadataOp op) {
     }
     __syncthreads();
     if (lane == 0 && r < op.rows) {
-      for (int w = 0; live && w < warp; ++w) live = !(round_bad[w] && round_slot[w] == row.slot);
+      for (int w = 0; live && !shared_latch && w < warp; ++w)
+        live = !(round_bad[w] && round_slot[w] == row.slot);
       RowMeta meta = {kInactive, kInactive, kInactive, kInactive, kInactive, 0};
       if (live && verdict.mask != 0) {
-        op.tables.latch[row.slot] = {verdict.mask, verdict.first, -1,           r,
-                                     row.step,     verdict.value, verdict.limit};
+        bool first = !recorded;
+        for (int w = 0; shared_latch && w < warp; ++w) first = first && !round_bad[w];
+        Latch& latch = op.tables.LatchOf(row.slot);
+        atomicOr(&latch.mask, verdict.mask);
+        if (first) {
+          latch.first = verdict.first;
+          latch.layer = -1;
+          latch.row = r;
+          latch.step = row.step;
+          latch.value = verdict.value;
+          latch.limit = verdict.limit;
+        }
       } else if (live) {
-        meta = {row.slot, token, row.seqlens_k, row.seqlens_k + 1, static_cast<int32_t>(position),
+        const int32_t appended = (row.flags & kRowAttendOnly) != 0 ? 0 : 1;
+        meta = {row.slot,
+                token,
+                row.seqlens_k + 1 - appended,
+                row.seqlens_k + 1,
+                static_cast<int32_t>(position),
                 row.flags};
       }
       op.meta[r] = meta;
     }
+    for (int w = 0; shared_latch && w < kWarps; ++w) recorded = recorded || round_bad[w];
     __syncthreads();
   }
 }

@@ -82,8 +82,8 @@ __device__ void SampleRow(const SampleOp& op, Cluster& cluster, int32_t r, const
   // Judged before the bias, so that what a client asks for cannot poison its session.
   if (stats.non_finite != INT32_MAX) {
     if (writer) {
-      op.tables.latch[meta.slot] = {kNonFinite,        kNonFinite,       op.layers, r,
-                                    op.inputs[r].step, stats.non_finite, op.vocab};
+      op.tables.LatchOf(meta.slot) = {kNonFinite,        kNonFinite,       op.layers, r,
+                                      op.inputs[r].step, stats.non_finite, op.vocab};
     }
     return;
   }
@@ -139,7 +139,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kCluste
   if (meta.slot >= 0 && (meta.flags & kRowSample) != 0)
     SampleRow(op, cluster, r, meta, writer, result);
   if (writer) {
-    result->latch = slot >= 0 && slot < op.tables.slots ? op.tables.latch[slot] : Latch{};
+    result->latch = slot >= 0 && slot < op.tables.slots ? op.tables.LatchOf(slot) : Latch{};
     // Last, with release order at system scope: a host that sees the number sees the record.
     __threadfence_system();
     asm volatile("st.release.sys.global.s64 [%0], %1;" ::"l"(&result->sequence),

@@ -116,5 +116,47 @@ TEST(AttentionPrepTest, RefusesBadShapes) {
   EXPECT_EQ(CpuOps().attention_prep(op, nullptr).code(), OpCode::kInvalidArgument);
 }
 
+// Split, rotation and append in one call or in three: the same bits. A row that attends only leaves
+// the cache alone.
+TEST_P(AttentionPrepTest, PartsAddUpAndAttendOnlyAppendsNothing) {
+  Random random;
+  SCOPED_TRACE(random.note());
+  constexpr int32_t kHeadDim = 32, kQHeads = 4, kKvHeads = 2, kRows = 3, kRotaryRows = 16;
+  const std::vector<float> qkv = random.Normals(kRows * (kQHeads + 2 * kKvHeads) * kHeadDim);
+  const std::vector<float> cosine = random.Normals(kRotaryRows * kHeadDim / 2);
+  const std::vector<float> sine = random.Normals(kRotaryRows * kHeadDim / 2);
+  std::vector<RowMeta> meta = {{0, 1, 6, 7, 6, 0}, {1, 1, 2, 3, 9, 0}, {2, 1, 0, 1, 0, 0}};
+  PagedKv kv(random, GetParam(), 3, 4, 2, kKvHeads, kHeadDim);
+  const std::vector<char> key_before = kv.key(), value_before = kv.value();
+  std::vector<float> q(kRows * kQHeads * kHeadDim), q_of_parts(q.size());
+  AttentionPrepOp op = {.meta = meta.data(),
+                        .qkv = qkv.data(),
+                        .cos = cosine.data(),
+                        .sin = sine.data(),
+                        .rotary_dim = kHeadDim,
+                        .q_heads = kQHeads,
+                        .q = q.data(),
+                        .kv = kv.view(),
+                        .rows = kRows};
+  ASSERT_TRUE(CpuOps().attention_prep(op, nullptr).ok());
+  const std::vector<char> key = kv.key(), value = kv.value();
+  std::copy(key_before.begin(), key_before.end(), kv.key().begin());
+  std::copy(value_before.begin(), value_before.end(), kv.value().begin());
+  op.q = q_of_parts.data();
+  for (const uint32_t part : {kPrepQuery, kPrepKey, kPrepValue}) {
+    op.parts = part;
+    ASSERT_TRUE(CpuOps().attention_prep(op, nullptr).ok());
+  }
+  EXPECT_EQ(std::memcmp(q.data(), q_of_parts.data(), q.size() * sizeof(float)), 0);
+  EXPECT_EQ(key, kv.key());
+  EXPECT_EQ(value, kv.value());
+
+  op.parts = kPrepAll;
+  for (RowMeta& m : meta) m.flags = kRowAttendOnly, ++m.past;
+  ASSERT_TRUE(CpuOps().attention_prep(op, nullptr).ok());
+  EXPECT_EQ(key, kv.key());
+  EXPECT_EQ(value, kv.value());
+}
+
 }  // namespace
 }  // namespace latchd

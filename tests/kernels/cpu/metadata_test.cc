@@ -18,6 +18,7 @@ struct MetadataTest : testing::Test {
   std::vector<int32_t> next_token = {7, 8, -1, 9};
   std::vector<int32_t> capacity = std::vector<int32_t>(kSlots, 14);
   std::vector<int32_t> page_table = {3, 1, 4, 15, 9, 2, 6, 5, 0, 7, 8, 10, 11, 12, 13, 14};
+  int32_t latch_stride = 1;
   MetadataOp op = {.rotary_rows = kRotaryRows, .vocab = kVocab};
 
   std::vector<RowMeta> Run(const std::vector<StepRow>& rows) {
@@ -33,7 +34,8 @@ struct MetadataTest : testing::Test {
                  .max_pages = kMaxPages,
                  .pool_pages = kPoolPages,
                  .page_shift = kPageShift,
-                 .page_tokens = 4};
+                 .page_tokens = 4,
+                 .latch_stride = latch_stride};
     EXPECT_TRUE(CpuOps().metadata(op, nullptr).ok());
     return meta;
   }
@@ -65,6 +67,35 @@ struct MetadataTest : testing::Test {
     EXPECT_EQ(latch[3].mask, 0u);
   }
 };
+
+// The latch of a session of several rows: a violation leaves the other rows of its call alone and
+// skips every row of the next.
+TEST_F(MetadataTest, SharedLatchIsJudgedAsItWasBeforeTheCall) {
+  latch_stride = 0;
+  const std::vector<RowMeta> meta =
+      Run({{0, 5, 3, 0, 0, 8}, {1, 5, 14, 0, 0, 8}, {2, 5, 2, 0, 0, 8}, {3, 5, -2, 0, 0, 8}});
+  EXPECT_EQ(meta[0].total, 4);
+  ExpectSkipped(meta[1]);
+  EXPECT_EQ(meta[2].total, 3);
+  ExpectSkipped(meta[3]);
+  EXPECT_EQ(latch[0].mask, kPresentCapacity | kPosition | kPastNegative | kQueryNegative);
+  EXPECT_EQ(latch[0].first, kPresentCapacity);
+  EXPECT_EQ(latch[0].row, 1);
+  EXPECT_EQ(latch[0].step, 8);
+  EXPECT_EQ(latch[0].value, 15);
+  EXPECT_EQ(latch[0].limit, 14);
+  EXPECT_EQ(latch[1].mask | latch[2].mask | latch[3].mask, 0u);
+  for (const RowMeta& m : Run({{0, 5, 3, 0, 0, 9}, {2, 5, 2, 0, 0, 9}})) ExpectSkipped(m);
+  EXPECT_EQ(latch[0].step, 8);
+}
+
+// A row that attends only appends nothing, so it may use a full cache.
+TEST_F(MetadataTest, AttendOnlyRowsHaveNoNewKey) {
+  const std::vector<RowMeta> meta = Run({{1, 5, 4, kRowAttendOnly, 0, 1}});
+  EXPECT_EQ(meta[0].past, 5);
+  EXPECT_EQ(meta[0].total, 5);
+  EXPECT_EQ(meta[0].position, 4);
+}
 
 TEST_F(MetadataTest, ResolvesRows) {
   const std::vector<RowMeta> meta = Run({{1, kTokenFromSlot, 5, kRowSample, 77, 3},

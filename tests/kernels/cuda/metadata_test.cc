@@ -13,6 +13,7 @@ struct StepData {
   std::vector<Latch> latch = std::vector<Latch>(kSlots);
   std::vector<int32_t> next_token, capacity, page_table,
       history = std::vector<int32_t>(kPoolPages * 16, -5);
+  int32_t latch_stride = 1;
   std::vector<StepRow> inputs;
   std::vector<RowMeta> meta;
 
@@ -27,7 +28,8 @@ struct StepData {
   SlotTables HostTables() {
     return {latch.data(), next_token.data(), capacity.data(), page_table.data(),
             nullptr,      nullptr,           history.data(),  kSlots,
-            kMaxPages,    kPoolPages,        kShift,          16};
+            kMaxPages,    kPoolPages,        kShift,          16,
+            latch_stride};
   }
 };
 
@@ -69,6 +71,7 @@ TEST_F(CudaMetadata, RandomRowsEqualCpu) {
   SCOPED_TRACE(random.note());
   for (int round = 0; round < 200; ++round) {
     StepData d(random);
+    if (random.Chance(0.3)) d.latch_stride = 0;
     if (random.Chance(0.2))
       d.page_table[static_cast<size_t>(random.Int(0, 299))] = random.Chance(0.5) ? -1 : 400;
     if (random.Chance(0.2)) d.latch[static_cast<size_t>(random.Int(0, 5))].mask = kPosition;
@@ -84,6 +87,7 @@ TEST_F(CudaMetadata, RandomRowsEqualCpu) {
                      random.Int(0, StepData::kRotary - 1),
                      r};
       if (random.Chance(0.3)) row.flags |= kRowExplicitPosition;
+      if (random.Chance(0.2)) row.flags |= kRowAttendOnly;
       if (random.Chance(0.05)) row.token = random.Chance(0.5) ? -2 : StepData::kVocab;
       if (random.Chance(0.05)) row.seqlens_k = random.Chance(0.5) ? capacity : -random.Int(1, 5);
       if (random.Chance(0.02)) row.seqlens_k = std::numeric_limits<int32_t>::max();
