@@ -36,8 +36,8 @@ class EngineImpl final : public Engine {
     absl::Status started;
     std::promise<void> ready;
     thread_ = std::thread([&] {
-      absl::StatusOr<std::unique_ptr<EngineParts>> parts =
-          EngineParts::Build(options_, metrics_, progress);
+      absl::StatusOr<std::unique_ptr<EngineParts>> parts = EngineParts::Build(
+          options_, metrics_, [this](Task task) { return PostWork(std::move(task)); }, progress);
       started = parts.status();
       if (parts.ok()) parts_ = *std::move(parts);
       const bool run = started.ok();
@@ -51,6 +51,7 @@ class EngineImpl final : public Engine {
 
   const ModelConfig& model() const override { return parts_->source->config(); }
   const Tokenizer* tokenizer() const override { return parts_->tokenizer.get(); }
+  AttentionEngine* attention() override { return parts_->attention.get(); }
 
   EngineStatus status() const override {
     EngineStatus status;
@@ -165,6 +166,21 @@ class EngineImpl final : public Engine {
       tasks_.push_back(std::move(task));
     }
     wake_.NotifyOne();
+  }
+  // Work that a drain waits for. False: draining.
+  bool PostWork(Task task) {
+    {
+      MutexLock lock(mutex_);
+      if (draining_) return false;
+      ++pending_;
+      tasks_.push_back([this, task = std::move(task)]() mutable {
+        task();
+        MutexLock lock(mutex_);
+        if (--pending_ == 0) idle_.NotifyAll();
+      });
+    }
+    wake_.NotifyOne();
+    return true;
   }
   void OnLoop(const std::function<void()>& task) const {
     std::promise<void> done;

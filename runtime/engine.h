@@ -20,6 +20,9 @@
 
 namespace latchd {
 
+class AttentionEngine;  // attention/attention_engine.h
+
+class AttentionEngine;
 class Metrics;
 
 using SessionId = uint64_t;  // never reused, not even across restarts; 0 is no session
@@ -38,6 +41,7 @@ struct EngineOptions {
   int64_t prefill_chunk =
       0;                     // prompt tokens processed between two steps; 0 = chosen for the device
   int64_t max_queue = 1024;  // requests waiting for the step loop
+  int64_t attention_memory = int64_t{1} << 30;  // bytes for AttentionService's caches; 0 = off
   absl::Duration default_ttl = absl::Minutes(10);
   bool fault_injection = false;
 };
@@ -229,6 +233,9 @@ class Engine {
   virtual const ModelConfig& model() const = 0;
   virtual const Tokenizer* tokenizer() const = 0;  // null: the model has none
   virtual EngineStatus status() const = 0;
+  virtual AttentionEngine* attention() { return nullptr; }  // null: no AttentionService
+  // Null: AttentionService is off.
+  virtual AttentionEngine* attention() { return nullptr; }
 
   // Session calls wait for the step loop's next turn.
   virtual absl::StatusOr<SessionInfo> OpenSession(const SessionOptions& options) = 0;

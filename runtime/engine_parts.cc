@@ -65,11 +65,14 @@ absl::StatusOr<KvLayout> PlanKv(const EngineOptions& options, const ModelConfig&
 
 absl::StatusOr<std::unique_ptr<EngineParts>> EngineParts::Build(const EngineOptions& options,
                                                                 Metrics& metrics,
+                                                                const AttentionHost::Post& post,
                                                                 const Progress& progress) {
-  const absl::Status ranges[] = {CheckRange("max_sessions", options.max_sessions, 1, 65536),
-                                 CheckRange("max_rows", options.max_rows, 1, 128),
-                                 CheckRange("prefill_chunk", options.prefill_chunk, 0, 8192),
-                                 CheckRange("max_queue", options.max_queue, 1, 1 << 20)};
+  const absl::Status ranges[] = {
+      CheckRange("max_sessions", options.max_sessions, 1, 65536),
+      CheckRange("max_rows", options.max_rows, 1, 128),
+      CheckRange("prefill_chunk", options.prefill_chunk, 0, 8192),
+      CheckRange("max_queue", options.max_queue, 1, 1 << 20),
+      CheckRange("attention_memory", options.attention_memory, 0, int64_t{1} << 50)};
   for (const absl::Status& range : ranges) {
     if (!range.ok()) return range;
   }
@@ -141,6 +144,15 @@ absl::StatusOr<std::unique_ptr<EngineParts>> EngineParts::Build(const EngineOpti
       StepLoopOptions{
           .vocab = config.vocab, .default_ttl = options.default_ttl, .first_session_id = first_id},
       *parts->runner, *parts->kv, parts->tokenizer.get(), metrics);
+  if (options.attention_memory > 0) {
+    parts->attention = std::make_unique<AttentionHost>(
+        *parts->device,
+        AttentionLimits{.max_sessions = options.max_sessions,
+                        .memory_bytes = static_cast<size_t>(options.attention_memory),
+                        .default_ttl = options.default_ttl,
+                        .first_session_id = first_id},
+        post);
+  }
   return parts;
 }
 

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "runtime/attention/attention_host.h"
 #include "runtime/engine.h"
 #include "runtime/kv/kv_cache.h"
 #include "runtime/model/model_source.h"
@@ -21,6 +22,7 @@ struct EngineParts {
   // Opens and checks the model, chooses dtype and KV size, loads weights, warms and captures.
   static absl::StatusOr<std::unique_ptr<EngineParts>> Build(const EngineOptions& options,
                                                             Metrics& metrics,
+                                                            const AttentionHost::Post& post,
                                                             const Progress& progress);
 
   EngineStatus Status() const;
@@ -36,7 +38,8 @@ struct EngineParts {
   std::unique_ptr<KvCache> kv;
   std::unique_ptr<StepRunner> runner;
   std::unique_ptr<StepLoop> loop;
-  std::optional<float> true_norm_weight;  // while fault injection has changed it
+  std::unique_ptr<AttentionHost> attention;  // null: off
+  std::optional<float> true_norm_weight;     // while fault injection has changed it
 };
 
 }  // namespace latchd

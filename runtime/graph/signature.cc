@@ -10,7 +10,7 @@ std::string Signature::ToString() const {
                       "/", kv_heads, "x", head_dim, " ff=", feed_forward, " vocab=", vocab,
                       " past=", past_capacity, " present=", present_capacity, " page=", page_tokens,
                       " pool=", pool_pages, " rotary=", rotary_rows, " window=", window,
-                      packed_qkv ? " packed" : " split");
+                      packed_qkv ? " packed" : " split", explicit_positions ? " positions" : "");
 }
 
 }  // namespace latchd

@@ -30,6 +30,7 @@ struct Signature {
   int32_t rotary_rows = 0;
   int32_t window = -1;
   bool packed_qkv = true;
+  bool explicit_positions = false;
 
   bool operator==(const Signature&) const = default;
 
@@ -38,7 +39,7 @@ struct Signature {
     return H::combine(std::move(h), s.backend, s.dtype, s.rows, s.q_sequence, s.k_sequence,
                       s.layers, s.hidden, s.q_heads, s.kv_heads, s.head_dim, s.feed_forward,
                       s.vocab, s.past_capacity, s.present_capacity, s.page_tokens, s.pool_pages,
-                      s.rotary_rows, s.window, s.packed_qkv);
+                      s.rotary_rows, s.window, s.packed_qkv, s.explicit_positions);
   }
 
   // "cpu bf16 rows=4 q=1 k=1 layers=16 hidden=2048 heads=32/8x64 ff=8192 vocab=128256 capacity=8192
