@@ -233,9 +233,7 @@ class Engine {
   virtual const ModelConfig& model() const = 0;
   virtual const Tokenizer* tokenizer() const = 0;  // null: the model has none
   virtual EngineStatus status() const = 0;
-  virtual AttentionEngine* attention() { return nullptr; }  // null: no AttentionService
-  // Null: AttentionService is off.
-  virtual AttentionEngine* attention() { return nullptr; }
+  virtual AttentionEngine* attention() { return nullptr; }  // null: AttentionService is off
 
   // Session calls wait for the step loop's next turn.
   virtual absl::StatusOr<SessionInfo> OpenSession(const SessionOptions& options) = 0;
