@@ -12,14 +12,6 @@
 #include "server/unary_call.h"
 
 namespace latchd {
-namespace {
-
-absl::Status BusyError() {
-  return absl::ResourceExhaustedError("too many calls are waiting; try again");
-}
-
-}  // namespace
-
 absl::Status NoTokenizerError() {
   return absl::UnimplementedError("this model has no tokenizer; the daemon serves token ids only");
 }
@@ -27,18 +19,6 @@ absl::Status NoTokenizerError() {
 absl::Status DecodeService::CheckFaultInjection() const {
   if (context_.fault_injection) return absl::OkStatus();
   return absl::UnimplementedError("the daemon runs without --enable-fault-injection");
-}
-
-grpc::ServerUnaryReactor* DecodeService::Unary(grpc::CallbackServerContext* rpc, const char* method,
-                                               Where where, std::function<absl::Status()> handler) {
-  auto* call = new UnaryCall(context_, rpc, method);
-  if (where == Where::kHere) {
-    call->End(ToGrpcStatus(handler()));
-  } else if (!context_.workers.TryRun(
-                 [call, handler = std::move(handler)] { call->End(ToGrpcStatus(handler())); })) {
-    call->End(ToGrpcStatus(BusyError()));
-  }
-  return call;
 }
 
 grpc::ServerUnaryReactor* DecodeService::SessionCall(

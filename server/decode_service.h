@@ -3,10 +3,12 @@
 #include <grpcpp/grpcpp.h>
 
 #include <functional>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "latchd/v1/decode.grpc.pb.h"
 #include "server/service_context.h"
+#include "server/unary_call.h"
 
 namespace latchd {
 
@@ -71,10 +73,10 @@ class DecodeService final : public v1::DecodeService::CallbackService {
                                         v1::GetKvDigestResponse* response) override;
 
  private:
-  enum class Where { kHere, kWorker };
-  // Runs `handler` here or on a worker and finishes the call with what it returns.
   grpc::ServerUnaryReactor* Unary(grpc::CallbackServerContext* rpc, const char* method, Where where,
-                                  std::function<absl::Status()> handler);
+                                  std::function<absl::Status()> handler) {
+    return RunUnary(context_, rpc, method, where, std::move(handler));
+  }
   grpc::ServerUnaryReactor* SessionCall(grpc::CallbackServerContext* rpc, const char* method,
                                         uint64_t session_id, v1::Session* response,
                                         std::function<absl::StatusOr<SessionInfo>()> handler);

@@ -111,8 +111,12 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options,
 absl::Status Server::StartGrpc(const Address& address) {
   workers_ = std::make_unique<WorkerPool>(kWorkers, kMaxQueuedCalls);
   context_ = std::make_unique<ServiceContext>(ServiceContext{
-      *engine_, metrics_, *workers_, tracker_, drain_, options_.engine.fault_injection});
+      *engine_, metrics_, *workers_, tracker_, drain_, options_.engine.fault_injection,
+      engine_->attention(), options_.max_message_bytes});
   decode_ = std::make_unique<DecodeService>(*context_);
+  if (context_->attention != nullptr) {
+    attention_ = std::make_unique<AttentionService>(*context_);
+  }
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   auto credentials = Credentials(options_);
@@ -125,6 +129,7 @@ absl::Status Server::StartGrpc(const Address& address) {
       *credentials, &port);
   Configure(builder, options_);
   builder.RegisterService(decode_.get());
+  if (attention_ != nullptr) builder.RegisterService(attention_.get());
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr || port == 0) {
     return absl::InvalidArgumentError(
@@ -144,6 +149,9 @@ void Server::SetServing(bool serving) {
   if (health == nullptr) return;
   health->SetServingStatus(serving);
   health->SetServingStatus(v1::DecodeService::service_full_name(), serving);
+  if (attention_ != nullptr) {
+    health->SetServingStatus(v1::AttentionService::service_full_name(), serving);
+  }
 }
 
 absl::Status Server::fault() const { return loaded_ ? engine_->status().fault : absl::OkStatus(); }

@@ -12,6 +12,7 @@
 #include "runtime/engine.h"
 #include "runtime/mutex.h"
 #include "runtime/obs/metrics.h"
+#include "server/attention_service.h"
 #include "server/decode_service.h"
 #include "server/http_server.h"
 #include "server/options.h"
@@ -65,6 +66,7 @@ class Server {
   std::unique_ptr<WorkerPool> workers_;
   std::unique_ptr<ServiceContext> context_;
   std::unique_ptr<DecodeService> decode_;
+  std::unique_ptr<AttentionService> attention_;  // null: the engine has none
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<HttpServer> http_;
   std::string grpc_address_, http_address_;

@@ -3,10 +3,12 @@
 #include <grpcpp/support/status.h>
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 
 #include "absl/time/time.h"
+#include "runtime/attention/attention_engine.h"
 #include "runtime/engine.h"
 #include "runtime/mutex.h"
 #include "runtime/obs/metrics.h"
@@ -24,6 +26,8 @@ struct ServiceContext {
   WorkTracker& tracker;
   DrainSignal& drain;
   bool fault_injection = false;
+  AttentionEngine* attention = nullptr;  // null: AttentionService is not served
+  int64_t max_message_bytes = 0;         // of one gRPC message, either way
 };
 
 // Counts and logs one RPC; exactly one Done. Never sees what a client sent, so prompts cannot reach

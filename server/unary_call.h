@@ -2,8 +2,10 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <functional>
 #include <memory>
 
+#include "absl/status/status.h"
 #include "server/service_context.h"
 
 namespace latchd {
@@ -25,6 +27,17 @@ class UnaryCall : public grpc::ServerUnaryReactor {
  private:
   RpcRecord record_;
 };
+
+enum class Where { kHere, kWorker };
+
+// Runs `handler` here or on a worker and finishes the call with what it returns. Everything that
+// waits for the step loop belongs on a worker.
+grpc::ServerUnaryReactor* RunUnary(ServiceContext& context, grpc::CallbackServerContext* rpc,
+                                   const char* method, Where where,
+                                   std::function<absl::Status()> handler);
+
+// What a call gets when the queue of the workers is full.
+absl::Status BusyError();
 
 // A Prefill: an engine request that the client may cancel.
 class PrefillCall final : public UnaryCall {
