@@ -71,6 +71,7 @@ EngineStatus FakeEngine::status() const {
   out.device_name = "puppet";
   out.model_name = "fake";
   out.max_capacity = 1000;
+  out.max_sessions = 64;
   out.sessions = static_cast<int64_t>(sessions_.size());
   out.last_good_step = strings_->last_good_step;
   out.fault = strings_->fault;
@@ -340,6 +341,7 @@ absl::StatusOr<std::string> FakeEngine::KvDigest(SessionId id) {
 }
 
 void FakeEngine::Drain(absl::Time deadline) {
+  if (strings_->attention != nullptr) strings_->attention->Drain(deadline);
   std::vector<RequestId> rest;
   {
     std::unique_lock<std::mutex> lock(strings_->mutex);

@@ -11,6 +11,7 @@
 
 #include "runtime/engine.h"
 #include "server/worker_pool.h"
+#include "tests/server/fake_attention.h"
 
 namespace latchd {
 
@@ -52,7 +53,8 @@ class FakeEngine final : public Engine {
     std::vector<SessionOptions> opened;
     size_t max_running = 0;  // most Steps in the engine at once
     bool with_tokenizer = true;
-    std::string token_text = "x";  // text of each generated token
+    std::string token_text = "x";              // text of each generated token
+    std::shared_ptr<FakeAttention> attention;  // of attention(); set before the engine is made
   };
 
   // The test keeps `strings`: the server owns the engine.
@@ -68,6 +70,7 @@ class FakeEngine final : public Engine {
   const ModelConfig& model() const override { return model_; }
   const Tokenizer* tokenizer() const override;
   EngineStatus status() const override;
+  AttentionEngine* attention() override { return strings_->attention.get(); }
   absl::StatusOr<SessionInfo> OpenSession(const SessionOptions& options) override;
   absl::StatusOr<SessionInfo> GetSession(SessionId id) override;
   std::vector<SessionInfo> ListSessions() override;
