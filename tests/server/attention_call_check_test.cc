@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <functional>
+#include <random>
 
 #include "server/attention_check.h"
 #include "tests/server/attention_messages.h"
@@ -413,6 +415,92 @@ TEST(CheckAttentionCall, TheCallHoldsWhatCameWithoutCopies) {
   const auto split = CheckAttentionCall(packed, Config(Packed), kPrefill, kMaxMessage);
   ASSERT_TRUE(split.ok()) << split.status();
   EXPECT_EQ(split->kv_sequence, 5);
+}
+
+// Whatever passes describes exactly the bytes that came: nothing below checks sizes again.
+TEST(CheckAttentionCall, WhatPassesHasTheSizesItSays) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE(seed);
+  std::mt19937_64 random(seed);
+  const auto pick = [&](auto... values) {
+    const std::array all{values...};
+    return all[random() % all.size()];
+  };
+  const auto spoil = [&](v1::Tensor* tensor) {
+    switch (random() % 4) {
+      case 0: tensor->set_dtype(static_cast<v1::ElementType>(random() % 7)); break;
+      case 1:
+        if (tensor->shape_size() > 0) {
+          tensor->set_shape(static_cast<int>(random() % static_cast<size_t>(tensor->shape_size())),
+                            pick(int64_t{-1}, int64_t{0}, int64_t{1}, int64_t{2}, int64_t{5},
+                                 int64_t{16}, int64_t{1} << 31, INT64_MAX));
+        }
+        break;
+      case 2: tensor->add_shape(pick(int64_t{0}, int64_t{1}, int64_t{1} << 62)); break;
+      default: tensor->mutable_data()->resize(random() % 4096); break;
+    }
+  };
+  const std::array configs = {Config(),     Config(OneRow),   Config(Packed),
+                              Config(Half), Config(Explicit), Config(ShortRotary)};
+  size_t passed = 0;
+  for (int round = 0; round < 30000; ++round) {
+    const AttentionConfig& config = configs[random() % configs.size()];
+    const AttentionCallKind kind = pick(kStep, kPrefill);
+    const int64_t s = pick(int64_t{1}, int64_t{1}, int64_t{5}), b = config.batch;
+    const v1::ElementType dtype =
+        config.dtype == DType::kF16 ? v1::ELEMENT_TYPE_F16 : v1::ELEMENT_TYPE_F32;
+    const int64_t kv = pick(s, s, int64_t{0});
+    Call r;
+    r.set_session_id(7);
+    r.set_layer(pick(int64_t{0}, int64_t{2}, int64_t{2}));
+    *r.mutable_query() = ZeroTensor(dtype, {b, s, config.packed_qkv ? 64 : 32});
+    if (!config.packed_qkv) {
+      *r.mutable_key() = ZeroTensor(dtype, {b, kv, 16});
+      *r.mutable_value() = ZeroTensor(dtype, {b, kv, 16});
+    }
+    *r.mutable_seqlens_k() =
+        I32Tensor({b}, std::vector<int32_t>(static_cast<size_t>(b), pick(4, 9, 19, 31, -1)));
+    if (config.explicit_positions) {
+      *r.mutable_position_ids() = ZeroTensor(v1::ELEMENT_TYPE_I64, {b, s});
+    }
+    if (random() % 4 == 0) *r.mutable_attention_bias() = ZeroTensor(dtype, {1, 4, s, 32});
+    if (random() % 4 == 0) {
+      *r.mutable_past_key() = ZeroTensor(dtype, {b, 2, 9, 8});
+      *r.mutable_past_value() = ZeroTensor(dtype, {b, 2, 9, 8});
+    }
+    if (random() % 2 == 0) {
+      std::vector<v1::Tensor*> present = {r.mutable_query(), r.mutable_seqlens_k()};
+      if (r.has_key()) present.insert(present.end(), {r.mutable_key(), r.mutable_value()});
+      if (r.has_position_ids()) present.push_back(r.mutable_position_ids());
+      if (r.has_attention_bias()) present.push_back(r.mutable_attention_bias());
+      if (r.has_past_key()) {
+        present.insert(present.end(), {r.mutable_past_key(), r.mutable_past_value()});
+      }
+      spoil(present[random() % present.size()]);
+    }
+    const auto call = CheckAttentionCall(r, config, kind, kMaxMessage);
+    if (!call.ok()) {
+      ASSERT_THAT(std::string(call.status().message()), HasSubstr(": expected "));
+      continue;
+    }
+    ++passed;
+    const size_t rows = static_cast<size_t>(b * call->q_sequence);
+    const size_t element = SizeOf(config.dtype);
+    ASSERT_EQ(call->query.size(), rows * (config.packed_qkv ? 64 : 32) * element);
+    const size_t keys =
+        config.packed_qkv ? 0 : static_cast<size_t>(b * call->kv_sequence) * 16 * element;
+    ASSERT_EQ(call->key.size(), keys);
+    ASSERT_EQ(call->value.size(), keys);
+    ASSERT_EQ(call->seqlens_k.size(), static_cast<size_t>(b));
+    ASSERT_EQ(call->position_ids.size(), config.explicit_positions ? rows : 0);
+    ASSERT_EQ(call->past_key.size(), static_cast<size_t>(b * 2 * call->past_tokens * 8) * element);
+    ASSERT_EQ(call->past_value.size(), call->past_key.size());
+    ASSERT_EQ(call->bias.size(), r.has_attention_bias()
+                                     ? static_cast<size_t>(call->bias_batch * call->bias_heads *
+                                                           call->q_sequence * call->bias_keys)
+                                     : 0);
+  }
+  EXPECT_GT(passed, 1000u);
 }
 
 }  // namespace
