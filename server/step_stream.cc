@@ -77,12 +77,11 @@ void StepStream::Submit(uint64_t sequence) {
   std::shared_ptr<CancelLink> link;
   {
     MutexLock lock(mutex_);
-    request = std::move(At(sequence).request);
+    request = At(sequence).request;
     link = At(sequence).link;
   }
   const RequestId id = context_.engine.Step(
-      std::move(request),
-      [self = shared_from_this(), sequence](const absl::StatusOr<StepResult>& result) {
+      request, [self = shared_from_this(), sequence](const absl::StatusOr<StepResult>& result) {
         self->Answer(sequence, result);
       });
   link->Submitted(context_.engine, id);
