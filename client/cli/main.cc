@@ -6,6 +6,7 @@
 
 #include "client/cli/command.h"
 #include "client/cli/interrupt.h"
+#include "client/cli/json.h"
 
 namespace {
 
@@ -63,8 +64,19 @@ int main(int argc, char** argv) {
   cli::AddTokenize(app, selected);
   cli::AddDetokenize(app, selected);
   cli::AddBench(app, selected);
+  for (int i = 1; i < argc; ++i) {
+    if (cli::IsUtf8(argv[i])) continue;
+    std::fprintf(stderr, "latchctl: argument %d: expected UTF-8, got other bytes\n", i);
+    return cli::kUsage;
+  }
   try {
     app.parse(argc, argv);
+  } catch (const CLI::RequiredError& error) {
+    // CLI11 says "A subcommand is required" of a misspelt one too.
+    const std::string word = app.remaining().empty() ? "" : app.remaining().front();
+    if (word.empty()) return app.exit(error), cli::kUsage;
+    std::fprintf(stderr, "latchctl: no command %s: see latchctl --help\n", word.c_str());
+    return cli::kUsage;
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? cli::kOk : cli::kUsage;
   }
