@@ -47,16 +47,20 @@ struct EngineOptions {
 };
 
 struct SamplingOptions {
-  float temperature = 0.0f;         // 0 = greedy
+  float temperature = 0.0f;         // 0 = greedy, or [0.001, 100]
   int32_t top_k = 0;                // 0 = off
   float top_p = 1.0f;               // (0, 1]
   float min_p = 0.0f;               // [0, 1)
-  float repetition_penalty = 1.0f;  // > 0
+  float repetition_penalty = 1.0f;  // [0.01, 100]
   float presence_penalty = 0.0f;    // [-2, 2]
   float frequency_penalty = 0.0f;   // [-2, 2]
   uint64_t seed = 0;
   std::vector<std::pair<int32_t, float>> logit_bias;  // at most kMaxLogitBias
 };
+
+// The one judge of sampling options. INVALID_ARGUMENT naming the field, what was expected and what
+// came.
+absl::Status CheckSampling(const SamplingOptions& options, int64_t vocab);
 
 struct SessionOptions {
   int64_t capacity_tokens = 0;  // 0 = max_capacity

@@ -12,7 +12,7 @@ namespace {
 // is found quickly.
 constexpr int64_t kRetryDelaySeconds = 1;
 
-grpc::Status Pack(google::rpc::Status rich) {
+grpc::Status Pack(const google::rpc::Status& rich) {
   return grpc::Status(static_cast<grpc::StatusCode>(rich.code()), rich.message(),
                       rich.SerializeAsString());
 }

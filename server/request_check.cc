@@ -110,66 +110,16 @@ absl::Status CheckSessionId(uint64_t session_id) {
 
 absl::StatusOr<SamplingOptions> CheckSampling(const v1::Sampling& sampling, int64_t vocab) {
   SamplingOptions out;
-  // Comparisons are written so that NaN fails them.
-  if (sampling.has_temperature()) {
-    const float t = sampling.temperature();
-    if (!(t == 0.0f || (t >= kMinTemperature && t <= kMaxTemperature))) {
-      return Bad("sampling.temperature",
-                 absl::StrCat("0 or ", kMinTemperature, " <= temperature <= ", kMaxTemperature), t);
-    }
-    out.temperature = t;
-  }
-  if (sampling.has_top_k()) {
-    if (sampling.top_k() < 0) return Bad("sampling.top_k", "top_k >= 0", sampling.top_k());
-    out.top_k = sampling.top_k();
-  }
-  if (sampling.has_top_p()) {
-    const float p = sampling.top_p();
-    if (!(p > 0.0f && p <= 1.0f)) return Bad("sampling.top_p", "0 < top_p <= 1", p);
-    out.top_p = p;
-  }
-  if (sampling.has_min_p()) {
-    const float p = sampling.min_p();
-    if (!(p >= 0.0f && p < 1.0f)) return Bad("sampling.min_p", "0 <= min_p < 1", p);
-    out.min_p = p;
-  }
-  if (sampling.has_repetition_penalty()) {
-    const float p = sampling.repetition_penalty();
-    if (!(p >= kMinRepetitionPenalty && p <= kMaxRepetitionPenalty)) {
-      return Bad(
-          "sampling.repetition_penalty",
-          absl::StrCat(kMinRepetitionPenalty, " <= repetition_penalty <= ", kMaxRepetitionPenalty),
-          p);
-    }
-    out.repetition_penalty = p;
-  }
-  if (sampling.has_presence_penalty()) {
-    const float p = sampling.presence_penalty();
-    if (!(p >= -2.0f && p <= 2.0f)) {
-      return Bad("sampling.presence_penalty", "-2 <= presence_penalty <= 2", p);
-    }
-    out.presence_penalty = p;
-  }
-  if (sampling.has_frequency_penalty()) {
-    const float p = sampling.frequency_penalty();
-    if (!(p >= -2.0f && p <= 2.0f)) {
-      return Bad("sampling.frequency_penalty", "-2 <= frequency_penalty <= 2", p);
-    }
-    out.frequency_penalty = p;
-  }
-  if (sampling.logit_bias_size() > kMaxLogitBias) {
-    return Bad("sampling.logit_bias", absl::StrCat("at most ", kMaxLogitBias, " entries"),
-               sampling.logit_bias_size());
-  }
-  for (const auto& [token, bias] : sampling.logit_bias()) {
-    absl::Status status = CheckToken(token, vocab, "sampling.logit_bias key");
-    if (!status.ok()) return status;
-    if (!std::isfinite(bias)) {
-      return Bad(absl::StrCat("sampling.logit_bias[", token, "]"), "a finite number", bias);
-    }
-    out.logit_bias.emplace_back(token, bias);
-  }
+  if (sampling.has_temperature()) out.temperature = sampling.temperature();
+  if (sampling.has_top_k()) out.top_k = sampling.top_k();
+  if (sampling.has_top_p()) out.top_p = sampling.top_p();
+  if (sampling.has_min_p()) out.min_p = sampling.min_p();
+  if (sampling.has_repetition_penalty()) out.repetition_penalty = sampling.repetition_penalty();
+  if (sampling.has_presence_penalty()) out.presence_penalty = sampling.presence_penalty();
+  if (sampling.has_frequency_penalty()) out.frequency_penalty = sampling.frequency_penalty();
+  out.logit_bias.assign(sampling.logit_bias().begin(), sampling.logit_bias().end());
   out.seed = sampling.has_seed() ? sampling.seed() : RandomSeed();
+  if (absl::Status status = CheckSampling(out, vocab); !status.ok()) return status;
   return out;
 }
 

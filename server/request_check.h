@@ -24,11 +24,6 @@ inline constexpr size_t kMaxStopTokens = 256;
 inline constexpr size_t kMaxOwnerBytes = 256;
 inline constexpr size_t kMaxChatMessages = 1024;
 inline constexpr int64_t kDefaultMaxTokens = 128;
-// A temperature in (0, 0.001) would overflow f32 logits; 0 means greedy.
-inline constexpr float kMinTemperature = 1e-3f;
-inline constexpr float kMaxTemperature = 100.0f;
-inline constexpr float kMinRepetitionPenalty = 0.01f;
-inline constexpr float kMaxRepetitionPenalty = 100.0f;
 
 // What the checks need to know of the model.
 struct ModelLimits {

@@ -101,6 +101,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options,
   server->metrics_.SetInfo(LATCHD_VERSION, now.backend, now.model_name, now.dtype);
   server->metrics_.SetMemory("weights", static_cast<int64_t>(now.weight_bytes));
   server->metrics_.SetMemory("kv", static_cast<int64_t>(now.kv_bytes));
+  server->metrics_.SetMemory("graphs", static_cast<int64_t>(now.graph_bytes));
   server->metrics_.SetMemory("other", static_cast<int64_t>(now.other_bytes));
   server->loaded_ = true;
   server->SetServing(true);

@@ -7,6 +7,7 @@
 #include "client/cli/command.h"
 #include "client/cli/format.h"
 #include "client/cli/generation.h"
+#include "client/cli/json.h"
 #include "client/cli/line_reader.h"
 #include "client/cli/sampling_flags.h"
 
@@ -201,6 +202,10 @@ int Run(const Options& options, Context& context) {
   int code = kOk;
   while (const auto line = lines.Next("> ")) {
     if (line->empty()) continue;
+    if (!IsUtf8(*line)) {
+      code = ReportError(absl::InvalidArgumentError("message: expected UTF-8, got other bytes"));
+      continue;
+    }
     if (line->front() == '/') {
       if (!RunSlash(*line, chat)) break;
       continue;

@@ -101,7 +101,7 @@ std::string FormatBytes(int64_t bytes) {
   double value = static_cast<double>(bytes);
   int unit = 0;
   for (; value >= 1024.0 && unit < 4; ++unit) value /= 1024.0;
-  return absl::StrFormat(unit == 0 ? "%.0f %s" : "%.1f %s", value, kUnits[unit]);
+  return absl::StrFormat("%.*f %s", unit == 0 ? 0 : 1, value, kUnits[unit]);
 }
 
 std::string FormatCount(int64_t count) {

@@ -26,11 +26,14 @@ struct Options {
   SamplingFlags sampling;
 };
 
-v1::GenerateRequest ToRequest(const Options& options) {
+absl::StatusOr<v1::GenerateRequest> ToRequest(const Options& options) {
   v1::GenerateRequest request;
   request.set_session_id(options.session);
   if (options.prompt.has_value()) {
-    request.set_text(*options.prompt == "-" ? ReadAllOfStdin() : *options.prompt);
+    absl::StatusOr<std::string> text = *options.prompt;
+    if (*text == "-") text = ReadAllOfStdin();
+    if (!text.ok()) return text.status();
+    request.set_text(*text);
   } else if (!options.prompt_ids.empty()) {
     request.mutable_tokens()->mutable_ids()->Add(options.prompt_ids.begin(),
                                                  options.prompt_ids.end());
@@ -48,8 +51,10 @@ v1::GenerateRequest ToRequest(const Options& options) {
 
 int Run(const Options& options, Context& context) {
   const Echo echo = context.json ? Echo::kNone : options.raw_ids ? Echo::kIds : Echo::kText;
+  const auto request = ToRequest(options);
+  if (!request.ok()) return ReportError(request.status());
   Generation partial;
-  const auto generation = RunGeneration(context, ToRequest(options), echo, &partial);
+  const auto generation = RunGeneration(context, *request, echo, &partial);
   // The shell's next prompt, or the error line, starts on a line of its own.
   if (echo == Echo::kText && !partial.text.empty()) std::fputs("\n", stdout);
   std::fflush(stdout);

@@ -33,6 +33,14 @@ Json ToJson(const v1::Sampling& sampling) {
 
 }  // namespace
 
+bool IsUtf8(const std::string& text) {
+  try {
+    return !Json(text).dump().empty();
+  } catch (const Json::type_error&) {
+    return false;
+  }
+}
+
 void PrintJson(const Json& json) {
   const std::string line = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   std::fwrite(line.data(), 1, line.size(), stdout);

@@ -9,6 +9,9 @@ namespace latchd::cli {
 
 using Json = nlohmann::ordered_json;
 
+// Protobuf text fields must be UTF-8, and an error of its own would not say which.
+bool IsUtf8(const std::string& text);
+
 // One object on one line of stdout. Bytes that are not UTF-8 become U+FFFD, so that the line is
 // always valid JSON.
 void PrintJson(const Json& json);

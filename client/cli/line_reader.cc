@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "client/cli/json.h"
+
 namespace latchd::cli {
 namespace {
 
@@ -50,9 +52,12 @@ std::optional<std::string> LineReader::Next(const std::string& prompt) {
   }
 }
 
-std::string ReadAllOfStdin() {
+absl::StatusOr<std::string> ReadAllOfStdin() {
   std::string text;
   while (ReadSome(text)) {
+  }
+  if (!IsUtf8(text)) {
+    return absl::InvalidArgumentError("standard input: expected UTF-8, got other bytes");
   }
   return text;
 }

@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "client/cli/interrupt.h"
 
 namespace latchd::cli {
@@ -25,7 +26,7 @@ class LineReader {
   bool end_ = false;
 };
 
-// All of standard input.
-std::string ReadAllOfStdin();
+// All of standard input. INVALID_ARGUMENT unless it is UTF-8.
+absl::StatusOr<std::string> ReadAllOfStdin();
 
 }  // namespace latchd::cli

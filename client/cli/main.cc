@@ -1,9 +1,29 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <fstream>
+#include <iterator>
 #include <string>
 
 #include "client/cli/command.h"
 #include "client/cli/interrupt.h"
+#include "client/cli/json.h"
+
+namespace {
+
+// The PEM texts behind --tls and --tls-ca; false when the file cannot be read.
+bool ReadTls(bool tls, const std::string& ca_path, latchd::client::ClientOptions& options) {
+  if (!tls && ca_path.empty()) return true;
+  options.tls.emplace();
+  if (ca_path.empty()) return true;
+  std::ifstream file(ca_path);
+  options.tls->root_certs.assign(std::istreambuf_iterator<char>(file), {});
+  if (!options.tls->root_certs.empty()) return true;
+  std::fprintf(stderr, "latchctl: --tls-ca: expected a readable PEM file, got %s\n",
+               ca_path.c_str());
+  return false;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   using namespace latchd;
@@ -12,7 +32,8 @@ int main(int argc, char** argv) {
 
   CLI::App app("Talk to a running latchd.", "latchctl");
   std::string server = "127.0.0.1:7878";
-  bool json = false;
+  bool json = false, tls = false;
+  std::string tls_ca;
   cli::Command selected;
   // Inherited by the commands: --server and --json may stand before or after them.
   app.fallthrough();
@@ -20,6 +41,9 @@ int main(int argc, char** argv) {
       ->envname("LATCHD_SERVER")
       ->take_last()
       ->capture_default_str();
+  app.add_flag("--tls", tls, "The daemon has --tls-cert; trust the system's certificates");
+  app.add_option("--tls-ca", tls_ca, "As --tls, but trust the certificates of this PEM file")
+      ->envname("LATCHD_TLS_CA");
   app.add_flag("--json", json,
                "One JSON object on stdout instead of text (chat, step: one a line)");
   app.set_version_flag("--version", LATCHD_VERSION);
@@ -40,13 +64,26 @@ int main(int argc, char** argv) {
   cli::AddTokenize(app, selected);
   cli::AddDetokenize(app, selected);
   cli::AddBench(app, selected);
+  for (int i = 1; i < argc; ++i) {
+    if (cli::IsUtf8(argv[i])) continue;
+    std::fprintf(stderr, "latchctl: argument %d: expected UTF-8, got other bytes\n", i);
+    return cli::kUsage;
+  }
   try {
     app.parse(argc, argv);
+  } catch (const CLI::RequiredError& error) {
+    // CLI11 says "A subcommand is required" of a misspelt one too.
+    const std::string word = app.remaining().empty() ? "" : app.remaining().front();
+    if (word.empty()) return app.exit(error), cli::kUsage;
+    std::fprintf(stderr, "latchctl: no command %s: see latchctl --help\n", word.c_str());
+    return cli::kUsage;
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? cli::kOk : cli::kUsage;
   }
 
-  auto client = client::Client::Connect(server);
+  client::ClientOptions options;
+  if (!ReadTls(tls, tls_ca, options)) return cli::kUsage;
+  auto client = client::Client::Connect(server, options);
   if (!client.ok()) {
     const int code = cli::ReportError(client.status());
     return absl::IsUnavailable(client.status()) ? cli::kCannotConnect : code;

@@ -20,7 +20,10 @@ struct Options {
 
 int Tokenize(const Options& options, Context& context) {
   v1::TokenizeRequest request;
-  request.set_text(options.text == "-" ? ReadAllOfStdin() : options.text);
+  absl::StatusOr<std::string> text = options.text;
+  if (*text == "-") text = ReadAllOfStdin();
+  if (!text.ok()) return ReportError(text.status());
+  request.set_text(*text);
   request.set_add_special_tokens(!options.no_special);
   request.set_with_pieces(true);
   const auto response = context.client.Tokenize(request);

@@ -27,38 +27,49 @@ std::vector<LogitBias> ToLogitBias(const SamplingOptions& options) {
 }
 
 absl::Status CheckSampling(const SamplingOptions& options, int64_t vocab) {
-  const auto expect = [](bool holds, const char* field, const char* expected, double got) {
+  // A temperature in (0, 0.001) would overflow f32 logits.
+  constexpr float kMinTemperature = 1e-3f, kMaxTemperature = 100.0f;
+  constexpr float kMinRepetitionPenalty = 0.01f, kMaxRepetitionPenalty = 100.0f;
+  const auto expect = [](bool holds, const std::string& field, const std::string& expected,
+                         double got) {
     if (holds) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat("sampling.", field, ": expected ", expected, ", got ", got));
   };
+  // NaN is within nothing.
   const auto within = [](float value, float low, float high) {
-    return std::isfinite(value) && value >= low && value <= high;
+    return value >= low && value <= high;
   };
+  const SamplingOptions& o = options;
   const absl::Status checks[] = {
-      expect(std::isfinite(options.temperature) && options.temperature >= 0, "temperature",
-             "a finite number >= 0", options.temperature),
-      expect(options.top_k >= 0, "top_k", "0 (off) or more", options.top_k),
-      expect(within(options.top_p, 0, 1) && options.top_p > 0, "top_p", "0 < top_p <= 1",
-             options.top_p),
-      expect(within(options.min_p, 0, 1) && options.min_p < 1, "min_p", "0 <= min_p < 1",
-             options.min_p),
-      expect(std::isfinite(options.repetition_penalty) && options.repetition_penalty > 0,
-             "repetition_penalty", "a finite number > 0", options.repetition_penalty),
-      expect(within(options.presence_penalty, -2, 2), "presence_penalty", "-2..2",
-             options.presence_penalty),
-      expect(within(options.frequency_penalty, -2, 2), "frequency_penalty", "-2..2",
-             options.frequency_penalty),
-      expect(options.logit_bias.size() <= kMaxLogitBias, "logit_bias", "at most 256 entries",
-             static_cast<double>(options.logit_bias.size())),
+      expect(o.temperature == 0 || within(o.temperature, kMinTemperature, kMaxTemperature),
+             "temperature",
+             absl::StrCat("0 or ", kMinTemperature, " <= temperature <= ", kMaxTemperature),
+             o.temperature),
+      expect(o.top_k >= 0, "top_k", "top_k >= 0", o.top_k),
+      expect(within(o.top_p, 0, 1) && o.top_p > 0, "top_p", "0 < top_p <= 1", o.top_p),
+      expect(within(o.min_p, 0, 1) && o.min_p < 1, "min_p", "0 <= min_p < 1", o.min_p),
+      expect(
+          within(o.repetition_penalty, kMinRepetitionPenalty, kMaxRepetitionPenalty),
+          "repetition_penalty",
+          absl::StrCat(kMinRepetitionPenalty, " <= repetition_penalty <= ", kMaxRepetitionPenalty),
+          o.repetition_penalty),
+      expect(within(o.presence_penalty, -2, 2), "presence_penalty", "-2 <= presence_penalty <= 2",
+             o.presence_penalty),
+      expect(within(o.frequency_penalty, -2, 2), "frequency_penalty",
+             "-2 <= frequency_penalty <= 2", o.frequency_penalty),
+      expect(o.logit_bias.size() <= kMaxLogitBias, "logit_bias",
+             absl::StrCat("at most ", kMaxLogitBias, " entries"),
+             static_cast<double>(o.logit_bias.size())),
   };
   for (const absl::Status& check : checks) {
     if (!check.ok()) return check;
   }
-  for (const auto& [token, bias] : options.logit_bias) {
-    absl::Status status =
-        expect(token >= 0 && token < vocab, "logit_bias", "token ids of the vocabulary", token);
-    if (status.ok()) status = expect(std::isfinite(bias), "logit_bias", "finite values", bias);
+  for (const auto& [token, bias] : o.logit_bias) {
+    const std::string field = absl::StrCat("logit_bias[", token, "]");
+    absl::Status status = expect(token >= 0 && token < vocab, field,
+                                 absl::StrCat("a token id in 0..", vocab - 1), token);
+    if (status.ok()) status = expect(std::isfinite(bias), field, "a finite number", bias);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();

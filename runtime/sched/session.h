@@ -37,7 +37,4 @@ struct Session {
 SlotSampling ToSlotSampling(const SamplingOptions& options, int32_t top_logprobs);
 std::vector<LogitBias> ToLogitBias(const SamplingOptions& options);
 
-// INVALID_ARGUMENT naming the field, what was expected and what came.
-absl::Status CheckSampling(const SamplingOptions& options, int64_t vocab);
-
 }  // namespace latchd

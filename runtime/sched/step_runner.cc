@@ -24,7 +24,9 @@ StepRunner::StepRunner(const TransformerWeights& weights, KvCache& kv, Device& d
       device_(device),
       builder_(weights, kv, device),
       buckets_(MakeBuckets(max_rows)),
-      graphs_(device, buckets_.size()) {}
+      graphs_(device, buckets_.size()) {
+  for (const int32_t rows : buckets_) signatures_.push_back(MakeSignature(rows));
+}
 
 absl::StatusOr<std::unique_ptr<StepRunner>> StepRunner::Create(const TransformerWeights& weights,
                                                                KvCache& kv, Device& device,
@@ -51,7 +53,12 @@ absl::StatusOr<std::unique_ptr<StepRunner>> StepRunner::Create(const Transformer
   return runner;
 }
 
-Signature StepRunner::SignatureFor(int32_t rows) const {
+const Signature& StepRunner::SignatureFor(int32_t rows) const {
+  const auto bucket = std::lower_bound(buckets_.begin(), buckets_.end(), rows);
+  return signatures_[static_cast<size_t>(bucket - buckets_.begin())];
+}
+
+Signature StepRunner::MakeSignature(int32_t rows) const {
   const ModelConfig& config = weights_.config();
   const KvLayout& layout = kv_.layout();
   return {.backend = device_.info().backend,
@@ -78,7 +85,7 @@ Signature StepRunner::SignatureFor(int32_t rows) const {
 absl::Status StepRunner::CaptureAll(const std::function<void(int64_t, int64_t)>& progress) {
   for (size_t i = 0; i < buckets_.size(); ++i) {
     const int32_t rows = buckets_[i];
-    const Signature signature = SignatureFor(rows);
+    const Signature& signature = SignatureFor(rows);
     const StepProgram program = builder_.Decode(*decode_, rows);
     const GraphCache::Launch launch = [&](Device& device) { return Submit(program, device); };
     // Rows of one slot would race on its latch and history, so only the first row runs; the others

@@ -46,13 +46,15 @@ class StepRunner {
   int32_t max_rows() const { return decode_->max_rows; }
   int32_t prefill_chunk() const { return prefill_->max_rows; }
   const GraphCache& graphs() const { return graphs_; }
-  Signature SignatureFor(int32_t rows) const;
+  // REQUIRES: `rows` is a bucket.
+  const Signature& SignatureFor(int32_t rows) const;
   // The program of a bucket, for printing.
   StepProgram DecodeProgram(int32_t rows) { return builder_.Decode(*decode_, rows); }
 
  private:
   StepRunner(const TransformerWeights& weights, KvCache& kv, Device& device, int32_t max_rows);
 
+  Signature MakeSignature(int32_t rows) const;
   int32_t WriteDecodeInputs(const std::vector<StepRow>& rows);
   absl::Status AwaitResults(const Activations& buffers, int32_t rows);
   absl::Status ReadLogits(const Activations& buffers, int32_t row, std::vector<float>& out);
@@ -62,6 +64,7 @@ class StepRunner {
   Device& device_;
   TransformerBuilder builder_;
   std::vector<int32_t> buckets_;
+  std::vector<Signature> signatures_;  // of each bucket
   GraphCache graphs_;
   std::unique_ptr<Activations> decode_;
   std::unique_ptr<Activations> prefill_;

@@ -59,6 +59,7 @@ void DaemonTest::SetUp() {
   ASSERT_TRUE(daemon_->WaitUntilServing());
   client::ClientOptions options;
   options.wait_for_server = true;
+  options.tls = Tls();
   auto client = client::Client::Connect(daemon_->address(), options);
   ASSERT_TRUE(client.ok()) << client.status();
   client_ = *std::move(client);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,8 @@ class DaemonTest : public ::testing::Test {
   void SetUp() override;
   // Flags besides those of SetUp; called before the daemon starts.
   virtual std::vector<std::string> Flags() const { return {}; }
+  // How client() connects.
+  virtual std::optional<client::TlsOptions> Tls() const { return std::nullopt; }
 
   client::Client& client() { return *client_; }
   Daemon& daemon() { return *daemon_; }

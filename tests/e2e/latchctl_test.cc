@@ -87,7 +87,16 @@ TEST_F(LatchctlE2e, ExitCodesAndTheirOneLine) {
   one_line(unknown);
   EXPECT_EQ(Ctl({"generate"}).code, 2);
   EXPECT_EQ(Ctl({"generate", "--prompt", "x", "--max-tokens", "many"}).code, 2);
-  EXPECT_EQ(Ctl({"no-such-command"}).code, 2);
+  const CtlResult misspelt = Ctl({"no-such-command"});
+  EXPECT_EQ(misspelt.code, 2);
+  EXPECT_THAT(misspelt.err, HasSubstr("no command no-such-command"));
+  const CtlResult bytes = Ctl({"generate", "--prompt", "caf\xe9"});
+  EXPECT_EQ(bytes.code, 2);
+  EXPECT_THAT(bytes.err, HasSubstr("expected UTF-8"));
+  const CtlResult input = Ctl({"generate", "--prompt", "-"}, "caf\xe9");
+  EXPECT_EQ(input.code, 1);
+  EXPECT_THAT(input.err, HasSubstr("standard input: expected UTF-8"));
+  one_line(input);
   const CtlResult nobody = Ctl({"--server", "127.0.0.1:1", "status"});
   EXPECT_EQ(nobody.code, 3);
   EXPECT_THAT(nobody.err, HasSubstr("latchd --model"));

@@ -42,7 +42,7 @@ Process::Process(const std::vector<std::string>& arguments, const std::string& l
   dup2(in, STDIN_FILENO);
   dup2(out, STDOUT_FILENO);
   dup2(err, STDERR_FILENO);
-  execv(argv[0], argv.data());
+  execvp(argv[0], argv.data());
   _exit(127);
 }
 

@@ -17,15 +17,15 @@ using ::testing::HasSubstr;
 
 class OptionsTest : public ::testing::Test {
  protected:
-  absl::StatusOr<Invocation> Parse(std::vector<std::string> arguments) {
+  absl::StatusOr<Invocation> Parse(const std::vector<std::string>& arguments) {
     return ParseOptions(arguments, [this](const std::string& name) -> std::optional<std::string> {
       const auto it = environment_.find(name);
       if (it == environment_.end()) return std::nullopt;
       return it->second;
     });
   }
-  std::string ErrorOf(std::vector<std::string> arguments) {
-    auto parsed = Parse(std::move(arguments));
+  std::string ErrorOf(const std::vector<std::string>& arguments) {
+    auto parsed = Parse(arguments);
     EXPECT_FALSE(parsed.ok());
     return parsed.ok() ? "" : std::string(parsed.status().message());
   }

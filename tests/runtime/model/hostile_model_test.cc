@@ -195,7 +195,7 @@ TEST(HostileModelTest, Indexes) {
       {"absolute", [&](json& i) { i["weight_map"][norm] = "/etc/passwd"; }, "in the same folder"},
       {"the index itself", [&](json& i) { i["weight_map"][norm] = "model.safetensors.index.json"; },
        "in the same folder"},
-      {"NUL", [&](json& i) { i["weight_map"][norm] = std::string("m-1\0.safetensors", 17); },
+      {"NUL", [&](json& i) { i["weight_map"][norm] = std::string("m-1") + '\0' + ".safetensors"; },
        "in the same folder"},
       {"a number", [&](json& i) { i["weight_map"][norm] = 1; }, "in the same folder"},
       {"missing shard", [&](json& i) { i["weight_map"][norm] = "m-3.safetensors"; },
@@ -250,7 +250,8 @@ TEST(HostileModelTest, TensorsThatAreRefusedOrIgnored) {
 }
 
 TEST(HostileModelTest, GgufModelsThatAreRefused) {
-  const auto refuse = [](testing::GgufWriter writer, absl::StatusCode code, const char* message) {
+  const auto refuse = [](const testing::GgufWriter& writer, absl::StatusCode code,
+                         const char* message) {
     const std::string bytes = writer.Build();
     auto file = GgufFile::Parse("m.gguf", bytes);
     ASSERT_TRUE(file.ok()) << file.status();

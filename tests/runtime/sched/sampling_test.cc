@@ -45,6 +45,8 @@ TEST(CheckSampling, ValuesInsideAreTaken) {
 TEST(CheckSampling, ValuesOutsideAreRefusedByField) {
   const std::vector<Case> bad = {
       {"temperature", [](SamplingOptions& s) { s.temperature = -0.1f; }},
+      {"temperature", [](SamplingOptions& s) { s.temperature = 9e-4f; }},
+      {"temperature", [](SamplingOptions& s) { s.temperature = 100.1f; }},
       {"temperature", [](SamplingOptions& s) { s.temperature = kNan; }},
       {"temperature", [](SamplingOptions& s) { s.temperature = kInf; }},
       {"top_k", [](SamplingOptions& s) { s.top_k = -1; }},
@@ -83,9 +85,10 @@ TEST(CheckSampling, ValuesOutsideAreRefusedByField) {
   for (const Case& c : bad) {
     SamplingOptions options;
     c.set(options);
-    const std::string expected = std::string("sampling.") + c.field + ": expected ";
+    const std::string field = std::string("sampling.") + c.field;
     const absl::Status status = CheckSampling(options, kVocab);
-    EXPECT_THAT(status, Fails(absl::StatusCode::kInvalidArgument, expected));
+    EXPECT_THAT(status, Fails(absl::StatusCode::kInvalidArgument, field));
+    EXPECT_THAT(status, Fails(absl::StatusCode::kInvalidArgument, ": expected "));
     EXPECT_THAT(status, Fails(absl::StatusCode::kInvalidArgument, ", got "));
   }
 }

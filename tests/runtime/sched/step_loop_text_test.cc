@@ -44,7 +44,7 @@ struct StepLoopText : ::testing::Test {
   Puppet puppet{PuppetOptions{.tokenizer = &kLetters}};
 
   // Greedy with a bias so strong that only these tokens can come.
-  static SamplingOptions Only(std::vector<int32_t> tokens) {
+  static SamplingOptions Only(const std::vector<int32_t>& tokens) {
     SamplingOptions sampling;
     for (const int32_t token : tokens) sampling.logit_bias.emplace_back(token, 1000.0f);
     return sampling;
