@@ -189,7 +189,10 @@ EngineStatus EngineParts::Status() const {
   status.graph_captures = counters.captures;
   status.started = started;
   status.last_good_step = loop->last_good_step();
-  status.fault = loop->fault();
+  if (attention != nullptr) {
+    status.last_good_step = std::max(status.last_good_step, attention->last_good_call());
+  }
+  status.fault = loop->fault().ok() ? device->fault() : loop->fault();
   return status;
 }
 

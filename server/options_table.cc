@@ -86,6 +86,9 @@ std::vector<Flag> MakeTable() {
        "Prompt tokens processed between two decode steps: smaller keeps running generations "
        "smooth, larger finishes prompts sooner. 0: chosen for the device.",
        "512", I([](Options& o) -> int64_t& { return o.engine.prefill_chunk; }), 0, 1 << 20},
+      {"attention-memory", "Limits", "BYTES",
+       "Memory for the caches of AttentionService's sessions. 0: the service is off.", "4294967296",
+       I([](Options& o) -> int64_t& { return o.engine.attention_memory; }), 0, int64_t{1} << 50},
       {"max-queue", "Limits", "REQUESTS",
        "Requests that may wait for the device; more are refused with RESOURCE_EXHAUSTED.", "1024",
        I([](Options& o) -> int64_t& { return o.engine.max_queue; }), 1, 1 << 20},

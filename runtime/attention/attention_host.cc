@@ -183,7 +183,10 @@ void AttentionHost::Submit(AttentionCall call, Run run,
     auto entry = Find(call.session);
     if (!entry.ok()) return (*shared)(entry.status());
     auto result = ((*entry)->session.get()->*run)(call);
-    if (result.ok()) result->timings.queued = begin - submitted;
+    if (result.ok()) {
+      result->timings.queued = begin - submitted;
+      last_good_call_ = absl::Now();
+    }
     (*shared)(std::move(result));
   });
   if (!posted) (*shared)(Draining());

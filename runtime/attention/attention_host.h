@@ -53,6 +53,9 @@ class AttentionHost final : public AttentionEngine {
   absl::StatusOr<AttentionSessionInfo> ImportAttention(SessionId id,
                                                        std::string_view file) override;
 
+  // On the step loop's thread. InfinitePast when there was none.
+  absl::Time last_good_call() const { return last_good_call_; }
+
  private:
   struct Entry {
     SessionId id = 0;
@@ -77,6 +80,7 @@ class AttentionHost final : public AttentionEngine {
   const Post post_;
   std::map<SessionId, Entry> sessions_;  // used on the step loop's thread
   size_t used_bytes_ = 0;
+  absl::Time last_good_call_ = absl::InfinitePast();
   SessionId next_id_;  // never reused
   mutable Mutex mutex_;
   std::map<SessionId, std::shared_ptr<const AttentionConfig>> configs_ ABSL_GUARDED_BY(mutex_);

@@ -18,8 +18,8 @@ def refusal(case: Case) -> str | None:
         return "no S > 1 with a past and B > 1"
     if case.rotary == "partial":
         return "rotary_dim is the head's, or a multiple of 16"
-    if case.positions and case.arrays["position_ids"][:, 0].max() + case.length > len(case.arrays["cos"]):
-        return "it wants the first position + S inside the table"
+    if case.positions and case.length > 1:
+        return "of a row's position ids it reads the first alone (the operator's text says each)"
     return None
 
 
