@@ -203,8 +203,8 @@ class StepBench {
       Add(AttentionPrepOp{meta_, qkv, nullptr, nullptr, 1e-5f, cos, sin, s.head_dim, false,
                           s.q_heads, q, kv, rows_},
           l, "prep");
-      Add(AttentionOp{meta_, q, kv, s.q_heads, 1.0f / 8.0f, -1, 0.0f, attended, act, rows_,
-                      Phase::kDecode, context_, nullptr, 0},
+      Add(AttentionOp{meta_, q, kv, s.q_heads, 1.0f / 8.0f, -1, 0.0f, nullptr, nullptr, 0, 0,
+                      attended, act, rows_, Phase::kDecode, context_, nullptr, 0},
           l, "attention");
       AddLinear(l, "out", attended, act, nullptr, Weight(s.hidden, q_width), Epilogue::kResidual, x,
                 DType::kF32);

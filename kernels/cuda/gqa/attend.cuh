@@ -12,6 +12,12 @@
 
 namespace latchd::cuda {
 
+// Bias of the score of row r's q head against a key; 0 without one.
+__device__ __forceinline__ float BiasOf(const AttentionOp& op, int64_t r, int q_head, int key) {
+  if (op.bias == nullptr) return 0.0f;
+  return op.bias[r * op.bias_row_stride + q_head * op.bias_head_stride + key];
+}
+
 // Eight elements as loaded.
 template <typename T>
 struct Raw8 {
@@ -108,9 +114,10 @@ struct Attend {
   }
 
   // Takes the loaded keys into the state of each query h that sees them: visible(h, token).
-  template <typename Visible>
+  // bias(h, token) is called for those alone.
+  template <typename Visible, typename Bias>
   __device__ __forceinline__ void Compute(const Shared& shared, int base, float softcap,
-                                          Visible visible) {
+                                          Visible visible, Bias bias) {
     float score[kQueries][kUnroll];
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
@@ -127,7 +134,7 @@ struct Attend {
         s = fmaf(b.w, k[7], s);
         s = WarpSum<kTokenLanes>(s);
         if (softcap > 0.0f) s = softcap * tanhf(s / softcap);
-        score[h][i] = visible(h, token) ? s : -INFINITY;
+        score[h][i] = visible(h, token) ? s + bias(h, token) : -INFINITY;
       }
     }
 #pragma unroll

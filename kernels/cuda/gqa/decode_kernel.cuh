@@ -53,7 +53,9 @@ __global__ void __launch_bounds__(DecodeTraits<T, kTokenLanes, kQueries>::kWarps
   constexpr int kBatch = Core::kUnroll * Core::kTokensPerPass;
   for (int base = begin; base < end; base += kBatch) {
     if (base != begin) core.Load(op.kv, meta.slot, kv_head, base, end, [](int) { return true; });
-    core.Compute(shared, base, op.softcap, [&](int, int token) { return token < end; });
+    core.Compute(
+        shared, base, op.softcap, [&](int h, int token) { return h < heads && token < end; },
+        [&](int h, int token) { return BiasOf(op, r, kv_head * p.group + head0 + h, token); });
   }
   core.Reduce(shared);
 
@@ -62,7 +64,8 @@ __global__ void __launch_bounds__(DecodeTraits<T, kTokenLanes, kQueries>::kWarps
     float sum;
     const SoftmaxState whole = Core::BlockSum(shared, h, e, &sum);
     if (splits == 1) {
-      StoreAs(op.out_dtype, op.out, (q_head0 + h) * d + e, sum / whole.sum);
+      StoreAs(op.out_dtype, op.out, (q_head0 + h) * d + e,
+              sum / Denominator(whole, op.head_sink, kv_head * p.group + head0 + h));
     } else {
       const int64_t at = (q_head0 + h) * p.max_splits + split;
       p.partial[at * d + e] = sum;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/gqa/attend.cuh"
 #include "kernels/cuda/gqa/decode_plan.cuh"
 
 // Split-K decode attention over 16-bit keys and values, on the tensor cores. A block takes a run of
@@ -160,7 +161,12 @@ __global__ void __launch_bounds__(128, kDim == 256 ? 1 : 4)
         float& s = score[n][j];
         s += score[n][j + 2];
         if (op.softcap > 0.0f) s = op.softcap * tanhf(s / op.softcap);
-        if (begin + c * Tile::kTokens + warp * 16 + n * 8 + 2 * t + j >= end) s = -INFINITY;
+        const int token = begin + c * Tile::kTokens + warp * 16 + n * 8 + 2 * t + j;
+        if (token >= end) {
+          s = -INFINITY;
+        } else if (op.bias != nullptr && g < heads) {
+          s += BiasOf(op, r, kv_head * p.group + head0 + g, token);
+        }
         max = fmaxf(max, s);
       }
     }
@@ -215,7 +221,10 @@ __global__ void __launch_bounds__(128, kDim == 256 ? 1 : 4)
 
     if (--chunks_left > 0 && c + 1 < chunks) continue;
     const int64_t at = (q_head0 + g) * p.max_splits + split;
-    const float whole = splits == 1 ? 1.0f / state.sum : 1.0f;
+    float whole = 1.0f;
+    if (splits == 1 && g < heads) {
+      whole /= Denominator(state, op.head_sink, kv_head * p.group + head0 + g);
+    }
 #pragma unroll
     for (int n = 0; n < Tile::kValueTiles; ++n) {
       const int e = (warp * Tile::kValueTiles + n) * 8 + 2 * t;

@@ -78,9 +78,11 @@ __device__ __forceinline__ void MergeSplits(const AttendParams& p, int64_t q_hea
                                   __shfl_xor_sync(0xffffffffu, whole.sum, w)};
       Merge(whole, other);
     }
+    const float denominator =
+        Denominator(whole, p.op.head_sink, static_cast<int>((q_head0 + h) % p.op.q_heads));
 #pragma unroll
     for (int i = 0; i < kMaxSplits / 32; ++i) {
-      weights[h][i * 32 + lane] = Rescale(mine[i].max, whole.max) / whole.sum;
+      weights[h][i * 32 + lane] = Rescale(mine[i].max, whole.max) / denominator;
     }
   }
   __syncthreads();

@@ -66,8 +66,12 @@ __global__ void __launch_bounds__(kWarps * 32)
   });
   for (int base = begin; base < end; base += Core::kUnroll * Core::kTokensPerPass) {
     core.Load(op.kv, slot, kv_head, base, end, [](int) { return true; });
-    core.Compute(shared, base, op.softcap,
-                 [&](int i, int token) { return token >= first_key[i] && token < total_keys[i]; });
+    core.Compute(
+        shared, base, op.softcap,
+        [&](int i, int token) { return token >= first_key[i] && token < total_keys[i]; },
+        [&](int i, int token) {
+          return BiasOf(op, row_of(i), kv_head * p.group + head_of(i), token);
+        });
   }
   core.Reduce(shared);
   for (int j = threadIdx.x; j < kQueries * d; j += Core::kThreads) {
@@ -75,9 +79,9 @@ __global__ void __launch_bounds__(kWarps * 32)
     if (total_keys[i] == 0) continue;
     float sum;
     const SoftmaxState whole = Core::BlockSum(shared, i, e, &sum);
-    const int64_t head =
-        static_cast<int64_t>(row_of(i)) * op.q_heads + kv_head * p.group + head_of(i);
-    StoreAs(op.out_dtype, op.out, head * d + e, sum / whole.sum);
+    const int q_head = kv_head * p.group + head_of(i);
+    const int64_t head = static_cast<int64_t>(row_of(i)) * op.q_heads + q_head;
+    StoreAs(op.out_dtype, op.out, head * d + e, sum / Denominator(whole, op.head_sink, q_head));
   }
 }
 

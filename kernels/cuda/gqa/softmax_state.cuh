@@ -19,6 +19,13 @@ __device__ __forceinline__ float Rescale(float max, float new_max) {
   return max == -INFINITY ? 0.0f : __expf(max - new_max);
 }
 
+// What the accumulator of a finished state is divided by: with a sink, its exp(sink) belongs to no
+// value.
+__device__ __forceinline__ float Denominator(const SoftmaxState& state, const float* sinks,
+                                             int q_head) {
+  return sinks == nullptr ? state.sum : state.sum + __expf(sinks[q_head] - state.max);
+}
+
 struct MergeScales {
   float into;
   float from;

@@ -12,6 +12,25 @@ struct AttentionShape {
   float softcap = 0.0f;
 };
 
+// Half the time, sinks and a bias with or without a row and a head axis.
+struct SinksAndBias {
+  SinksAndBias(Random& random, const AttentionOp& op)
+      : used(random.Chance(0.5)),
+        per_row(random.Chance(0.7)),
+        per_head(random.Chance(0.7)),
+        sinks(random.Normals(static_cast<size_t>(op.q_heads))),
+        bias(random.Normals(static_cast<size_t>(op.rows) * op.q_heads * op.max_total)) {}
+  void Use(AttentionOp& op) const {
+    if (!used) return;
+    op.head_sink = sinks.data();
+    op.bias = bias.data();
+    op.bias_head_stride = per_head ? op.max_total : 0;
+    op.bias_row_stride = per_row ? int64_t{op.q_heads} * op.max_total : 0;
+  }
+  bool used, per_row, per_head;
+  std::vector<float> sinks, bias;
+};
+
 class CudaAttention : public CudaTest {
  protected:
   // The same cache on the device.
@@ -59,17 +78,36 @@ TEST_F(CudaAttention, DecodeEqualsCpuAndSkipsRows) {
       std::fill_n(q.begin() + 3 * static_cast<long>(width), width, NAN);
       const std::vector<char> before =
           reference::Encode(dtype, std::vector<float>(width * rows, 777.0f));
-      AttentionOp op = {
-          meta.data(), q.data(), kv.view(), shape.q_heads,  0.125f,   shape.window, shape.softcap,
-          nullptr,     dtype,    rows,      Phase::kDecode, capacity, nullptr,      0};
+      AttentionOp op = {meta.data(),
+                        q.data(),
+                        kv.view(),
+                        shape.q_heads,
+                        0.125f,
+                        shape.window,
+                        shape.softcap,
+                        nullptr,
+                        nullptr,
+                        0,
+                        0,
+                        nullptr,
+                        dtype,
+                        rows,
+                        Phase::kDecode,
+                        capacity,
+                        nullptr,
+                        0};
+      const SinksAndBias extra(random, op);
+      extra.Use(op);
       const std::vector<char> expected = CpuAttention(op, before);
       op.meta = Mirror(meta);
       op.q = Mirror(q);
       op.kv = MirrorKv(kv);
       op.out = Mirror(before);
+      if (extra.used) op.head_sink = Mirror(extra.sinks), op.bias = Mirror(extra.bias);
       GiveWorkspace(op);
-      SCOPED_TRACE(testing::Message() << Name(dtype) << " heads " << shape.q_heads << "/"
-                                      << shape.kv_heads << "x" << shape.head_dim);
+      SCOPED_TRACE(testing::Message()
+                   << Name(dtype) << " heads " << shape.q_heads << "/" << shape.kv_heads << "x"
+                   << shape.head_dim << (extra.used ? " sinks and bias" : ""));
       RunEager(op);
       const std::vector<char> eager = Get<char>(op.out, before.size());
       ExpectNear(Decode(dtype, expected), Decode(dtype, eager), Tolerance(dtype));
@@ -82,6 +120,7 @@ TEST_F(CudaAttention, DecodeEqualsCpuAndSkipsRows) {
       AttentionOp alone = op;
       alone.meta = op.meta + 4;
       alone.q = op.q + 4 * width;
+      if (extra.used) alone.bias = op.bias + 4 * op.bias_row_stride;
       alone.rows = 1;
       alone.max_total = capacity * 50;
       GiveWorkspace(alone);
@@ -113,9 +152,24 @@ TEST_F(CudaAttention, ManyRowsEqualCpuAndEachRowAlone) {
       const size_t width = static_cast<size_t>(shape.q_heads * shape.head_dim),
                    row_bytes = width * SizeOf(dtype);
       const std::vector<float> q = random.Normals(width * rows);
-      AttentionOp op = {
-          meta.data(), q.data(), kv.view(), shape.q_heads,  0.125f,   shape.window, shape.softcap,
-          nullptr,     dtype,    rows,      Phase::kDecode, capacity, nullptr,      0};
+      AttentionOp op = {meta.data(),
+                        q.data(),
+                        kv.view(),
+                        shape.q_heads,
+                        0.125f,
+                        shape.window,
+                        shape.softcap,
+                        nullptr,
+                        nullptr,
+                        0,
+                        0,
+                        nullptr,
+                        dtype,
+                        rows,
+                        Phase::kDecode,
+                        capacity,
+                        nullptr,
+                        0};
       const std::vector<char> expected = CpuAttention(op, std::vector<char>(row_bytes * rows));
       op.meta = Mirror(meta);
       op.q = Mirror(q);
@@ -183,15 +237,32 @@ TEST_F(CudaAttention, PrefillEqualsCpu) {
       const std::vector<float> q = random.Normals(width * rows);
       const std::vector<char> before =
           reference::Encode(dtype, std::vector<float>(width * rows, 777.0f));
-      AttentionOp op = {
-          meta.data(),   q.data(), kv.view(), shape.q_heads, 0.125f,          shape.window,
-          shape.softcap, nullptr,  dtype,     rows,          Phase::kPrefill, max_pages << shift,
-          nullptr,       0};
+      AttentionOp op = {meta.data(),
+                        q.data(),
+                        kv.view(),
+                        shape.q_heads,
+                        0.125f,
+                        shape.window,
+                        shape.softcap,
+                        nullptr,
+                        nullptr,
+                        0,
+                        0,
+                        nullptr,
+                        dtype,
+                        rows,
+                        Phase::kPrefill,
+                        max_pages << shift,
+                        nullptr,
+                        0};
+      const SinksAndBias extra(random, op);
+      extra.Use(op);
       const std::vector<char> expected = CpuAttention(op, before);
       op.meta = Mirror(meta);
       op.q = Mirror(q);
       op.kv = MirrorKv(kv);
       op.out = Mirror(before);
+      if (extra.used) op.head_sink = Mirror(extra.sinks), op.bias = Mirror(extra.bias);
       GiveWorkspace(op);
       SCOPED_TRACE(testing::Message() << Name(dtype) << " heads " << shape.q_heads << "/"
                                       << shape.kv_heads << "x" << shape.head_dim);
