@@ -205,9 +205,24 @@ TEST_F(CudaAttention, DecodeLongContexts) {
     kv.Fill(random, 0, total);
     const std::vector<RowMeta> meta = {{0, 0, total - 1, total, 0, 0}};
     const std::vector<float> q = random.Normals(2 * 32);
-    AttentionOp op = {meta.data(), q.data(), kv.view(),   2, 0.2f,           -1,
-                      0.0f,        nullptr,  DType::kF32, 1, Phase::kDecode, max_pages << shift,
-                      nullptr,     0};
+    AttentionOp op = {meta.data(),
+                      q.data(),
+                      kv.view(),
+                      2,
+                      0.2f,
+                      -1,
+                      0.0f,
+                      nullptr,
+                      nullptr,
+                      0,
+                      0,
+                      nullptr,
+                      DType::kF32,
+                      1,
+                      Phase::kDecode,
+                      max_pages << shift,
+                      nullptr,
+                      0};
     const std::vector<char> expected = CpuAttention(op, std::vector<char>(2 * 32 * 4));
     op.meta = Mirror(meta);
     op.q = Mirror(q);
