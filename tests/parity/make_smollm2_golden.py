@@ -15,7 +15,7 @@ import gguf
 import numpy as np
 import torch
 import transformers
-from reference import greedy, write_json
+from reference import write_greedy_cases
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -122,34 +122,8 @@ def main() -> None:
     )
     reader = gguf.GGUFReader(path)
     model, tokenizer = load_model(reader), load_tokenizer(reader)
-    cases = []
-    for name, text in PROMPTS.items():
-        ids = tokenizer.encode(text, add_special_tokens=False).ids
-        result = greedy(model, ids, COUNT)
-        top = result["last_logits"].topk(5)
-        answer = tokenizer.decode(result["greedy_ids"], skip_special_tokens=False)
-        cases.append(
-            {
-                "name": name,
-                "prompt": text,
-                "prompt_ids": ids,
-                "greedy_ids": result["greedy_ids"],
-                "greedy_text": answer,
-                "min_gap": round(result["min_gap"], 6),
-                "top_ids": top.indices.tolist(),
-                "top_logits": [round(x, 6) for x in top.values.tolist()],
-                "max_abs_logit": round(float(result["last_logits"].abs().max()), 6),
-            }
-        )
-        print(f"{name}: min gap {result['min_gap']:.4f}: {answer!r}", flush=True)
-    write_json(
-        args.out,
-        {
-            "model": "SmolLM2-135M-Instruct.Q4_1.gguf",
-            "dtype": "f32",
-            "made_with": f"transformers {transformers.__version__}, torch {torch.__version__}, CPU",
-            "cases": cases,
-        },
+    write_greedy_cases(
+        args.out, "SmolLM2-135M-Instruct.Q4_1.gguf", model, tokenizer, PROMPTS, COUNT
     )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from reference import greedy, write_json
+from reference import MADE_WITH, greedy, write_json
 from safetensors.torch import save_file
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -178,7 +178,7 @@ def make(name: str, out: Path) -> None:
         out / "expected.json",
         {
             "dtype": "f32",
-            "made_with": f"transformers {transformers.__version__}, torch {torch.__version__}, CPU",
+            "made_with": MADE_WITH,
             "seed": seed,
             "prompt_ids": prompt,
             "last_logits": [round(x, 6) for x in last.tolist()],

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from reference import greedy, write_json
+from reference import write_greedy_cases
 from tokenizers import Tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,35 +30,8 @@ def main() -> None:
         folder, dtype=torch.float32, attn_implementation="eager"
     ).eval()
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    cases = []
-    for name, text in PROMPTS.items():
-        ids = tokenizer.encode(text, add_special_tokens=False).ids
-        result = greedy(model, ids, COUNT)
-        top = result["last_logits"].topk(5)
-        answer = tokenizer.decode(result["greedy_ids"], skip_special_tokens=False)
-        cases.append(
-            {
-                "name": name,
-                "prompt": text,
-                "prompt_ids": ids,
-                "greedy_ids": result["greedy_ids"],
-                "greedy_text": answer,
-                "min_gap": round(result["min_gap"], 6),
-                "top_ids": top.indices.tolist(),
-                "top_logits": [round(x, 6) for x in top.values.tolist()],
-                "max_abs_logit": round(float(result["last_logits"].abs().max()), 6),
-            }
-        )
-        print(f"{name}: min gap {result['min_gap']:.4f}: {answer!r}", flush=True)
-    write_json(
-        ROOT / "tests/golden/tiny_greedy.json",
-        {
-            "model": "models/tiny",
-            "dtype": "f32",
-            "made_with": f"transformers {transformers.__version__}, torch {torch.__version__}, CPU",
-            "cases": cases,
-        },
-    )
+    out = ROOT / "tests/golden/tiny_greedy.json"
+    write_greedy_cases(out, "models/tiny", model, tokenizer, PROMPTS, COUNT)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,9 @@ import json
 from pathlib import Path
 
 import torch
+import transformers
+
+MADE_WITH = f"transformers {transformers.__version__}, torch {torch.__version__}, CPU"
 
 
 @torch.no_grad()
@@ -29,6 +32,36 @@ def greedy(model, prompt_ids: list[int], count: int) -> dict:
             )
             logits = output.logits[0, -1]
     return {"last_logits": last, "greedy_ids": tokens, "min_gap": gap}
+
+
+def write_greedy_cases(path: Path, name: str, model, tokenizer, prompts: dict, count: int) -> None:
+    """Writes what `model` answers to each of `prompts` (case name -> text), `count` tokens each.
+
+    `name` is how the file calls the model. Prompts are encoded as they are: no BOS is added. top_ids
+    and top_logits [5] are of the last prompt position; with min_gap they tell a reader of a failing
+    test how far off the logits may be.
+    """
+    cases = []
+    for case, text in prompts.items():
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        result = greedy(model, ids, count)
+        top = result["last_logits"].topk(5)
+        answer = tokenizer.decode(result["greedy_ids"], skip_special_tokens=False)
+        cases.append(
+            {
+                "name": case,
+                "prompt": text,
+                "prompt_ids": ids,
+                "greedy_ids": result["greedy_ids"],
+                "greedy_text": answer,
+                "min_gap": round(result["min_gap"], 6),
+                "top_ids": top.indices.tolist(),
+                "top_logits": [round(x, 6) for x in top.values.tolist()],
+                "max_abs_logit": round(float(result["last_logits"].abs().max()), 6),
+            }
+        )
+        print(f"{case}: min gap {result['min_gap']:.4f}: {answer!r}", flush=True)
+    write_json(path, {"model": name, "dtype": "f32", "made_with": MADE_WITH, "cases": cases})
 
 
 def write_json(path: Path, value: dict) -> None:
