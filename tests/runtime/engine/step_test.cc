@@ -30,7 +30,7 @@ class Step : public testing::TestWithParam<const char*> {
 
 TEST_P(Step, CapturedEqualsEagerBitForBit) {
   Metrics metrics;
-  auto parts = EngineParts::Build(Options(), metrics, nullptr);
+  auto parts = EngineParts::Build(Options(), metrics, nullptr, nullptr);
   ASSERT_TRUE(parts.ok()) << parts.status();
   StepRunner& runner = *(*parts)->runner;
   KvCache& kv = *(*parts)->kv;
