@@ -72,6 +72,6 @@ def run(case: Case) -> np.ndarray:
         opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)], ir_version=9,
     )  # fmt: skip
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
+    options.intra_op_num_threads, options.log_severity_level = 1, 3
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
     return session.run(["output"], feeds)[0]
