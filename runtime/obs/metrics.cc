@@ -72,7 +72,7 @@ const std::vector<MetricInfo> kList = {
     {"latchd_violations_total", C, "invariant", "Device invariants latched, by name"},
     {"latchd_requests_cancelled_total", C, "",
      "Requests ended by their client, a deadline or a drain"},
-    {"latchd_sessions", G, "state", "Open sessions by state"},
+    {"latchd_sessions", G, "state", "Open sessions by state: idle, busy, poisoned"},
     {"latchd_kv_free_tokens", G, "", "KV memory not reserved by any session, in tokens"},
     {"latchd_kv_capacity_tokens", G, "", "KV memory of the pool, in tokens"},
     {"latchd_queued_requests", G, "", "Requests waiting for the step loop"},

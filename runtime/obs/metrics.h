@@ -44,7 +44,7 @@ class Metrics {
   void GraphCaptured(int64_t bytes);
   void ViolationLatched(const std::string& invariant);  // InvariantInfo::name
   void RequestCancelled();
-  void SetSessions(const std::string& state, int64_t count);  // "idle", "prefilling", ...
+  void SetSessions(const std::string& state, int64_t count);  // "idle", "busy", "poisoned"
   void SetKvTokens(int64_t free, int64_t total);
   void SetQueueDepth(int64_t depth);
   void RpcDone(const std::string& method, const std::string& code, double seconds);

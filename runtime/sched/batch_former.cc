@@ -4,6 +4,7 @@
 
 namespace latchd {
 
+// Powers of two: at most half of a replay's rows are idle, for log2(max_rows) graphs.
 std::vector<int32_t> MakeBuckets(int32_t max_rows) {
   std::vector<int32_t> buckets;
   for (int32_t rows = 1; rows < max_rows; rows *= 2) buckets.push_back(rows);

@@ -15,6 +15,9 @@ const char* Name(Request::State state) {
   return "?";
 }
 
+// A Prefill goes queued, prefilling, done; a Step queued, decoding, done; a Generate takes either
+// way to decoding. Done is reachable from everywhere (refusal, cancel, deadline, fault) and left
+// for nothing: that is what makes a second answer impossible.
 bool Allowed(Request::State from, Request::State to) {
   using enum Request::State;
   switch (from) {

@@ -20,15 +20,20 @@ SlotSampling ToSlotSampling(const SamplingOptions& options, int32_t top_logprobs
           .reserved = 0};
 }
 
+// Uploaded apart from SlotSampling: it is rare and large, and SlotSampling.bias_count says how much
+// of the slot's list counts.
 std::vector<LogitBias> ToLogitBias(const SamplingOptions& options) {
   std::vector<LogitBias> bias;
   for (const auto& [token, value] : options.logit_bias) bias.push_back({token, value});
   return bias;
 }
 
+// Stricter than the arithmetic needs where the arithmetic is silent: an option that can make a
+// logit infinite or not a number would give some token without an error.
 absl::Status CheckSampling(const SamplingOptions& options, int64_t vocab) {
-  // A temperature in (0, 0.001) would overflow f32 logits.
+  // Logits are divided by the temperature: one in (0, 0.001) could overflow f32.
   constexpr float kMinTemperature = 1e-3f, kMaxTemperature = 100.0f;
+  // Logits are divided or multiplied by it, by their sign.
   constexpr float kMinRepetitionPenalty = 0.01f, kMaxRepetitionPenalty = 100.0f;
   const auto expect = [](bool holds, const std::string& field, const std::string& expected,
                          double got) {

@@ -8,6 +8,7 @@
 namespace latchd {
 namespace {
 
+// Gauges walk over every session, which is too much for every turn of a busy loop.
 constexpr absl::Duration kGaugeInterval = absl::Milliseconds(500);
 
 }  // namespace
@@ -21,8 +22,12 @@ StepLoop::StepLoop(const StepLoopOptions& options, StepRunner& runner, KvCache& 
       metrics_(metrics),
       next_session_id_(options.first_session_id) {}
 
+// Nobody may wait for ever on a loop that is gone.
 StepLoop::~StepLoop() { CancelAll(); }
 
+// The order of the checks is the order in which an answer makes sense: after a device fault nothing
+// else is true; a session must exist before it can be busy; and a request that will not run need
+// not be judged field by field.
 void StepLoop::Submit(std::unique_ptr<Request> owned) {
   Request& request = *owned;
   requests_[request.id] = std::move(owned);
@@ -50,6 +55,8 @@ void StepLoop::Refuse(std::unique_ptr<Request> owned, const absl::Status& status
   Fail(request, status);
 }
 
+// What can be refused by looking at numbers the host holds. The device checks the same again, but
+// there a mistake poisons the session; refused here, it costs the client nothing.
 absl::Status StepLoop::Check(const Request& request, const Session& session) const {
   const auto check_token = [&](const std::string& field, int64_t token) {
     if (token >= 0 && token < options_.vocab) return absl::OkStatus();
@@ -81,8 +88,8 @@ absl::Status StepLoop::Check(const Request& request, const Session& session) con
     }
     return absl::OkStatus();
   }
-  if (session.fault.any())
-    return absl::OkStatus();  // the device is to judge what the test set wrong
+  // The device is to judge what the test set wrong.
+  if (session.fault.any()) return absl::OkStatus();
   if (request.forced_token) {
     if (absl::Status status = check_token("forced_token_id", *request.forced_token); !status.ok())
       return status;
@@ -90,6 +97,7 @@ absl::Status StepLoop::Check(const Request& request, const Session& session) con
     return absl::FailedPreconditionError(
         "the session has no next token: prefill a prompt or force a token");
   }
+  // A generation on a full session is no error: it ends at once with kCapacity (see Start).
   if (session.room() == 0 && request.step_done) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the session is full: length ", session.info.length_tokens, " equals its capacity"));
@@ -97,6 +105,8 @@ absl::Status StepLoop::Check(const Request& request, const Session& session) con
   return absl::OkStatus();
 }
 
+// From here the session is the request's alone: `running` makes every other request ABORTED until
+// Retire. That is why no lock guards a session, and why a batch never holds two rows of one slot.
 void StepLoop::Start(Request& request, Session& session) {
   session.running = &request;
   session.info.last_used = options_.now();
@@ -117,6 +127,8 @@ void StepLoop::Start(Request& request, Session& session) {
                                   generation.request.stop_tokens.end());
     generation.stop_matcher = StopMatcher(generation.request.stop_strings);
   }
+  // The next token is the host's copy of what the slot sampled last; as the prompt's first token it
+  // is prefilled like the others. PrefillTurn marks it as generated, which the penalties ask for.
   if (request.append_next_token)
     request.prompt.insert(request.prompt.begin(), *session.info.next_token);
 
@@ -134,6 +146,8 @@ void StepLoop::Start(Request& request, Session& session) {
   decode_queue_.push_back(&request);
 }
 
+// Takes effect between turns, so a session never stops inside a step. A prompt that is cut short
+// leaves rows in the KV pages beyond the session's length, where the next prompt writes over them.
 void StepLoop::Cancel(RequestId id) {
   const auto found = requests_.find(id);
   if (found == requests_.end()) return;
@@ -144,11 +158,14 @@ void StepLoop::Cancel(RequestId id) {
 }
 
 void StepLoop::CancelAll() {
+  // By id, because each Cancel erases from the map.
   std::vector<RequestId> ids;
   for (const auto& [id, request] : requests_) ids.push_back(id);
   for (const RequestId id : ids) Cancel(id);
 }
 
+// Deadlines end requests, wherever they wait; TTLs end sessions that nobody works on. A poisoned
+// session expires like any other, so one that its client forgot gives its KV pages back.
 void StepLoop::Expire() {
   const absl::Time now = options_.now();
   std::vector<Request*> late;
@@ -182,6 +199,8 @@ absl::Time StepLoop::NextDue() const {
   return due;
 }
 
+// Decode first: its clients wait for every single token, and one prompt chunk is the longest that a
+// turn adds to their wait.
 bool StepLoop::Turn() {
   Expire();
   const bool decoded = DecodeTurn();
@@ -190,6 +209,9 @@ bool StepLoop::Turn() {
   return decoded || prefilled;
 }
 
+// The device's copy of the sampling options is written only when a row is about to read it and they
+// have changed: a steady generation uploads nothing but its rows. The bias list may stay when only
+// `top_logprobs` differs, because its count is part of what is written.
 absl::Status StepLoop::SyncSampling(Session& session, int32_t top_logprobs) {
   if (!session.sampling_stale && session.top_logprobs == top_logprobs) return absl::OkStatus();
   absl::Status status = kv_.SetSampling(
@@ -201,6 +223,9 @@ absl::Status StepLoop::SyncSampling(Session& session, int32_t top_logprobs) {
   return absl::OkStatus();
 }
 
+// Without a forced token the row does not name its token: the device appends what the slot sampled
+// last, which is what session.info.next_token mirrors. A forced token counts as prompt for the
+// penalties, because the model did not choose it.
 StepRow StepLoop::DecodeRow(const Request& request, const Session& session) const {
   StepRow row = {.slot = session.slot,
                  .token = request.forced_token.value_or(kTokenFromSlot),
@@ -217,6 +242,8 @@ StepRow StepLoop::DecodeRow(const Request& request, const Session& session) cons
   return row;
 }
 
+// One replay for everybody who waits, up to max_rows in order of arrival. Requests leave the queue
+// here and come back only through OnGenerated, so none is stepped twice in a turn.
 bool StepLoop::DecodeTurn() {
   std::vector<Request*> batch;
   while (!decode_queue_.empty() && batch.size() < static_cast<size_t>(runner_.max_rows())) {
@@ -234,10 +261,16 @@ bool StepLoop::DecodeTurn() {
       return true;
     }
     rows.push_back(DecodeRow(*request, session));
-    session.fault = {};
+    session.fault = {};  // used up, whatever comes of the step
   }
   absl::StatusOr<const RowResult*> results = runner_.Decode(rows);
-  absl::IsFailedPrecondition(results.status()) ? metrics_.GraphMiss() : metrics_.GraphHit();
+  if (absl::IsFailedPrecondition(results.status())) {
+    metrics_.GraphMiss();
+  } else {
+    metrics_.GraphHit();
+  }
+  // Every bucket was captured at start, so a miss is a bug of ours. It is treated as a fault too:
+  // what the host believes about the device no longer holds.
   if (!results.ok()) {
     DeviceFault(results.status());
     return true;
@@ -253,6 +286,9 @@ bool StepLoop::DecodeTurn() {
   return true;
 }
 
+// One chunk of the prompt at the front. Prompts are finished one after the other: taking turns
+// would delay the first token of all of them and speed up none. The session's length does not move
+// until the last chunk's result is in, so until then each row's index is counted from it.
 bool StepLoop::PrefillTurn() {
   if (prefill_queue_.empty()) return false;
   Request& request = *prefill_queue_.front();
@@ -263,8 +299,8 @@ bool StepLoop::PrefillTurn() {
 
   std::vector<StepRow> rows;
   for (int64_t i = request.prompt_done; i < request.prompt_done + count; ++i) {
-    const bool prompt = i > 0 || !request.append_next_token;
-    const bool sample = i + 1 == total;
+    const bool prompt = i > 0 || !request.append_next_token;  // see Start
+    const bool sample = i + 1 == total;                       // only after the whole prompt
     rows.push_back({.slot = session.slot,
                     .token = request.prompt[i],
                     .seqlens_k = static_cast<int32_t>(session.info.length_tokens + i),
@@ -288,6 +324,7 @@ bool StepLoop::PrefillTurn() {
   request.prompt_done += count;
   last_good_step_ = options_.now();  // a long prompt is progress too: health goes by this time
   metrics_.PrefillDone(count, absl::ToDoubleSeconds(device));
+  // Until then it stays at the front, and the next turn goes on with it.
   if (last) {
     prefill_queue_.pop_front();
     OnPrefilled(request, session, **result);

@@ -63,6 +63,7 @@ class StepLoop {
 
  private:
   Session* Find(SessionId id);
+  bool WasOpen(SessionId id) const;
   absl::Status NotFound(SessionId id) const;
   absl::Status CheckIdle(const Session& session) const;
   absl::Status RestoreDeviceState(Session& session);
@@ -84,7 +85,8 @@ class StepLoop {
   void OnPrefilled(Request& request, Session& session, const RowResult& row);
   void OnGenerated(Request& request, Session& session, Sampled sampled, absl::Duration device);
   void Violated(Request& request, Violation violation);
-  void Finish(Request& request, FinishReason reason, const std::string& matched_stop = "");
+  void Finish(Request& request, FinishReason reason, const std::string& matched_stop = "",
+              std::optional<Violation> violation = std::nullopt);
   void Fail(Request& request, const absl::Status& status);
   void Retire(Request& request);
   void DeviceFault(const absl::Status& status);

@@ -1,4 +1,7 @@
 // The session half of StepLoop: open, look up, clear, truncate, close, faults.
+//
+// Whatever changes a session is refused while a request runs on it; that request alone may. Close
+// is the exception: it ends the request first.
 
 #include <algorithm>
 #include <utility>
@@ -13,10 +16,15 @@ Session* StepLoop::Find(SessionId id) {
   return found == sessions_.end() ? nullptr : found->second.get();
 }
 
+// Ids rise and are never reused, not even by the next daemon (they begin at its start time), so an
+// id tells a client whether its session expired or belongs to another process.
+bool StepLoop::WasOpen(SessionId id) const {
+  return id >= options_.first_session_id && id < next_session_id_;
+}
+
 absl::Status StepLoop::NotFound(SessionId id) const {
-  const bool was_open = id >= options_.first_session_id && id < next_session_id_;
   return absl::NotFoundError(
-      absl::StrCat("session_id: ", id, was_open ? " is closed" : " was never opened here"));
+      absl::StrCat("session_id: ", id, WasOpen(id) ? " is closed" : " was never opened here"));
 }
 
 absl::Status StepLoop::CheckIdle(const Session& session) const {
@@ -27,6 +35,7 @@ absl::Status StepLoop::CheckIdle(const Session& session) const {
 
 SessionInfo StepLoop::Info(const Session& session) const {
   SessionInfo info = session.info;
+  // An idle session's state is derived here, so that no path which ends a request can forget it.
   info.sampling = session.sampling;
   if (session.running == nullptr)
     info.state = session.poisoned() ? SessionState::kPoisoned : SessionState::kIdle;
@@ -44,6 +53,8 @@ absl::StatusOr<SessionInfo> StepLoop::Open(const SessionOptions& options) {
   }
   if (absl::Status status = CheckSampling(options.sampling, options_.vocab); !status.ok())
     return status;
+  // Pages for the whole capacity are taken now: a session that was opened cannot fail in the middle
+  // of a text for lack of KV memory.
   absl::StatusOr<int32_t> slot = kv_.Open(capacity);
   if (!slot.ok()) return slot.status();
 
@@ -75,7 +86,8 @@ std::vector<SessionInfo> StepLoop::List() {
   return list;
 }
 
-// Clears the latch, and puts back what fault injection may have bent.
+// Clears the latch, and puts back what fault injection may have bent. The host's copy is
+// cleared last: if an upload fails, the client still sees a poisoned session.
 absl::Status StepLoop::RestoreDeviceState(Session& session) {
   absl::Status status = kv_.ClearLatch(session.slot);
   if (status.ok()) status = kv_.WritePageTable(session.slot);
@@ -104,16 +116,17 @@ absl::StatusOr<SessionInfo> StepLoop::Truncate(SessionId id, int64_t length) {
   }
   if (absl::Status status = RestoreDeviceState(*session); !status.ok()) return status;
   session->info.length_tokens = length;
+  // It was sampled after tokens that are gone. The KV rows beyond `length` may stay: no step reads
+  // past the length that it is given.
   session->info.next_token.reset();
   return Info(*session);
 }
 
 absl::Status StepLoop::Close(SessionId id) {
   Session* session = Find(id);
-  if (session == nullptr) {
-    const bool was_open = id >= options_.first_session_id && id < next_session_id_;
-    return was_open ? absl::OkStatus() : NotFound(id);
-  }
+  // Closing twice is fine, and so is closing what the TTL has closed.
+  if (session == nullptr) return WasOpen(id) ? absl::OkStatus() : NotFound(id);
+  // The request's callback comes before Close returns, while its session can still be found.
   if (session->running != nullptr) Cancel(session->running->id);
   kv_.Close(session->slot);
   sessions_.erase(id);
@@ -125,6 +138,7 @@ absl::Status StepLoop::SetFault(const FaultRequest& fault) {
   if (session == nullptr) return NotFound(fault.session);
   if (absl::Status status = CheckIdle(*session); !status.ok()) return status;
   session->fault = {fault.seqlens_k, fault.position, fault.token};
+  // The other faults wait for the next step's row; a page-table entry is on the device already.
   if (!fault.page) return absl::OkStatus();
   if (session->room() == 0)
     return absl::FailedPreconditionError("page: the session has no page for a next token");

@@ -58,6 +58,8 @@ const Signature& StepRunner::SignatureFor(int32_t rows) const {
   return signatures_[static_cast<size_t>(bucket - buckets_.begin())];
 }
 
+// What a graph over these buffers bakes in. Nothing in it changes after construction, so each
+// bucket's is made once: a step must not build strings.
 Signature StepRunner::MakeSignature(int32_t rows) const {
   const ModelConfig& config = weights_.config();
   const KvLayout& layout = kv_.layout();
@@ -82,6 +84,9 @@ Signature StepRunner::MakeSignature(int32_t rows) const {
           .packed_qkv = true};
 }
 
+// All buckets are captured before the daemon is ready: a capture during traffic would stop every
+// session for it, and could fail when a client is waiting. It runs on the scratch slot, which
+// belongs to nobody.
 absl::Status StepRunner::CaptureAll(const std::function<void(int64_t, int64_t)>& progress) {
   for (size_t i = 0; i < buckets_.size(); ++i) {
     const int32_t rows = buckets_[i];
@@ -94,13 +99,17 @@ absl::Status StepRunner::CaptureAll(const std::function<void(int64_t, int64_t)>&
     decode_->rows()[0] = {KvCache::kScratchSlot, 0, 0, kRowSample, 0, 0};
     decode_->header().sequence = ++sequence_;
     if (absl::Status status = graphs_.Warm(signature, launch); !status.ok()) return status;
-    if (absl::Status status = graphs_.Capture(signature, SignatureFor(rows), launch); !status.ok())
+    // Made anew, so that the cache compares what is recorded now with what was warmed.
+    if (absl::Status status = graphs_.Capture(signature, MakeSignature(rows), launch); !status.ok())
       return status;
     if (progress) progress(static_cast<int64_t>(i) + 1, static_cast<int64_t>(buckets_.size()));
   }
   return device_.Synchronize();
 }
 
+// Fills the pinned buffer that the graph's first node uploads, and returns the bucket. Writing it
+// needs no wait for the device: the previous step's results have been read, so its upload is over.
+// Rows that fill up the bucket are inactive and skipped by every op.
 int32_t StepRunner::WriteDecodeInputs(const std::vector<StepRow>& rows) {
   const int32_t bucket = BucketFor(buckets_, static_cast<int32_t>(rows.size()));
   std::copy(rows.begin(), rows.end(), decode_->rows());
@@ -124,6 +133,8 @@ absl::StatusOr<const RowResult*> StepRunner::DecodeEager(const std::vector<StepR
   return decode_->results.data<RowResult>();
 }
 
+// A prompt chunk runs eagerly: its row count differs from call to call, so a graph would rarely
+// fit, and its ops are long enough to hide their launches.
 absl::StatusOr<const RowResult*> StepRunner::Prefill(const std::vector<StepRow>& rows,
                                                      bool sample) {
   const int32_t count = static_cast<int32_t>(rows.size());
@@ -133,7 +144,8 @@ absl::StatusOr<const RowResult*> StepRunner::Prefill(const std::vector<StepRow>&
       !status.ok())
     return status;
   if (!sample) {
-    // The pinned inputs are reused by the next chunk.
+    // Nothing is published without sampling, and the next chunk overwrites the pinned inputs, so
+    // this one has to be over.
     if (absl::Status status = device_.Synchronize(); !status.ok()) return status;
     return nullptr;
   }
@@ -141,15 +153,21 @@ absl::StatusOr<const RowResult*> StepRunner::Prefill(const std::vector<StepRow>&
   return prefill_->results.data<RowResult>();
 }
 
-// The last kernel publishes each row's result with its sequence number; reading it costs no call
-// into the driver.
+// Results come back without a call into the driver: the last op writes each row's record into
+// host-visible memory and its sequence number last, with release order. The host spins on that
+// number with acquire order, so the record is whole when the number is there. `sequence_` rises
+// with every step, so what an earlier step left cannot be taken for this one's. Inactive rows
+// publish too.
 absl::Status StepRunner::AwaitResults(const Activations& buffers, int32_t rows) {
   RowResult* results = buffers.results.data<RowResult>();
   const auto start = std::chrono::steady_clock::now();
   for (int32_t row = 0; row < rows; ++row) {
     int64_t polls = 0;
     while (__atomic_load_n(&results[row].sequence, __ATOMIC_ACQUIRE) != sequence_) {
+      // The clock is read now and then only: reading it costs more than a poll.
       if (++polls % 1024 != 0 || std::chrono::steady_clock::now() - start < kPollLimit) continue;
+      // Slow or broken? Synchronize returns when the step is over, or with the fault. A record that
+      // is missing even then will never come.
       if (absl::Status status = device_.Synchronize(); !status.ok()) return status;
       if (__atomic_load_n(&results[row].sequence, __ATOMIC_ACQUIRE) == sequence_) break;
       return absl::InternalError(
@@ -159,6 +177,7 @@ absl::Status StepRunner::AwaitResults(const Activations& buffers, int32_t rows) 
   return absl::OkStatus();
 }
 
+// REQUIRES: no step since the one whose logits are wanted; its buffers are shared by all.
 absl::Status StepRunner::ReadLogits(const Activations& buffers, int32_t row,
                                     std::vector<float>& out) {
   const int64_t vocab = weights_.config().vocab;

@@ -10,7 +10,9 @@ std::string StopMatcher::Push(const std::string& text) {
   if (matched_) return "";
   held_ += text;
 
-  // The first occurrence of a stop string is also the one that is complete first.
+  // Of one stop string, the first occurrence is also the one that is complete first. Between stop
+  // strings the earliest end wins, because that is where a reader of single characters would have
+  // stopped.
   size_t first = 0, end = std::string::npos;
   for (const std::string& stop : stops_) {
     const size_t at = held_.find(stop);
@@ -28,7 +30,8 @@ std::string StopMatcher::Push(const std::string& text) {
     return shown;
   }
 
-  // Keep the longest end of the text that is the beginning of some stop string.
+  // Keep the longest end of the text that is the beginning of some stop string. What is shown
+  // cannot be taken back, and a kept text is never longer than a stop string less one byte.
   size_t keep = 0;
   for (const std::string& stop : stops_) {
     for (size_t length = std::min(stop.size() - 1, held_.size()); length > keep; --length) {

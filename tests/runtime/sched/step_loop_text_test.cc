@@ -6,6 +6,7 @@ namespace latchd {
 namespace {
 
 using testing::GenerateAnswer;
+using testing::IsOk;
 using testing::Puppet;
 using testing::PuppetOptions;
 
@@ -104,6 +105,22 @@ TEST_F(StepLoopText, TextHeldBackIsGivenWhateverEndsTheGeneration) {
   puppet.loop->Cancel(cancelled->id);
   EXPECT_EQ(cancelled->summary.reason, FinishReason::kCancelled);
   EXPECT_EQ(cancelled->summary.text, "cc");
+}
+
+TEST_F(StepLoopText, AViolationDoesNotTakeTextBack) {
+  const SessionId session = puppet.Open();
+  auto violated = puppet.Generate({.session = session,
+                                   .prompt = {1},
+                                   .max_tokens = 9,
+                                   .sampling = Only({2}),
+                                   .stop_strings = {"cccc"}});
+  puppet.Turns(2);
+  constexpr int32_t kFirstSlot = KvCache::kScratchSlot + 1;
+  ASSERT_THAT(puppet.kv->CorruptPageTable(kFirstSlot, 0, 999), IsOk());
+  puppet.RunUntilIdle();
+  EXPECT_EQ(violated->summary.reason, FinishReason::kViolation);
+  EXPECT_TRUE(violated->summary.violation.has_value());
+  EXPECT_EQ(violated->text(), "cc");
 }
 
 TEST_F(StepLoopText, HalfACharacterIsHeldBackAndReplacedOnlyAtTheEnd) {
