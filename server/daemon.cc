@@ -8,9 +8,11 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "server/logging.h"
 #include "server/startup.h"
+#include "server/utf8.h"
 
 namespace latchd {
 namespace {
@@ -40,8 +42,19 @@ bool InstallSignals() {
 }
 
 int Fail(const std::string& message, int code) {
-  // One line, whatever the message holds.
-  std::fprintf(stderr, "latchd: %s\n", FormatTextRecord(message, {}).c_str());
+  // One line, whatever the message holds. Not a log record's escapes: those would double the
+  // quotes and backslashes of a message that quotes a file.
+  std::string line;
+  for (const char c : ToValidUtf8(message)) {
+    if (c == '\n') {
+      line += "\\n";
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
+      absl::StrAppendFormat(&line, "\\x%02x", static_cast<unsigned char>(c));
+    } else {
+      line += c;
+    }
+  }
+  std::fprintf(stderr, "latchd: %s\n", line.c_str());
   return code;
 }
 

@@ -1,10 +1,23 @@
 // The text calls of DecodeService: no session, no device, only the tokenizer.
 
+#include "absl/strings/str_cat.h"
 #include "server/decode_service.h"
 #include "server/request_check.h"
 #include "server/utf8.h"
 
 namespace latchd {
+namespace {
+
+// gRPC would refuse to send it too, but without a word about what to do.
+absl::Status CheckFits(const google::protobuf::Message& response, int64_t max_message_bytes) {
+  const size_t bytes = response.ByteSizeLong();
+  if (bytes <= static_cast<size_t>(max_message_bytes)) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("response: expected at most ", max_message_bytes,
+                                                   " bytes (--max-message-bytes), got ", bytes,
+                                                   ": send it in parts"));
+}
+
+}  // namespace
 
 grpc::ServerUnaryReactor* DecodeService::Tokenize(grpc::CallbackServerContext* rpc,
                                                   const v1::TokenizeRequest* request,
@@ -23,7 +36,7 @@ grpc::ServerUnaryReactor* DecodeService::Tokenize(grpc::CallbackServerContext* r
     if (request->with_pieces()) {
       for (const int32_t id : *ids) response->add_pieces(tokenizer->TokenBytes(id));
     }
-    return absl::OkStatus();
+    return CheckFits(*response, context_.max_message_bytes);
   });
 }
 
@@ -40,7 +53,7 @@ grpc::ServerUnaryReactor* DecodeService::Detokenize(grpc::CallbackServerContext*
     auto text = tokenizer->Decode(ids, request->skip_special_tokens());
     if (!text.ok()) return text.status();
     response->set_text(ToValidUtf8(*text));
-    return absl::OkStatus();
+    return CheckFits(*response, context_.max_message_bytes);
   });
 }
 
@@ -61,7 +74,7 @@ grpc::ServerUnaryReactor* DecodeService::ApplyChatTemplate(
     if (!ids.ok()) return ids.status();
     response->set_text(*text);
     response->mutable_token_ids()->Add(ids->begin(), ids->end());
-    return absl::OkStatus();
+    return CheckFits(*response, context_.max_message_bytes);
   });
 }
 

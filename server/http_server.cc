@@ -13,8 +13,9 @@
 namespace latchd {
 namespace {
 
-// Probes and one scraper: more connections than threads wait in the accept queue.
-constexpr size_t kThreads = 4;
+// Probes and one scraper need two. The others are for connections that say nothing, each of which
+// holds a thread for the two seconds of the timeouts below; what comes beyond waits its turn.
+constexpr size_t kThreads = 32;
 
 void Answer(httplib::Response& response, int status, const nlohmann::json& body) {
   response.status = status;

@@ -137,7 +137,9 @@ absl::StatusOr<CommandLine> ReadCommandLine(const std::vector<std::string>& argu
 
 absl::StatusOr<std::map<std::string, Given>> ReadConfig(const std::string& path) {
   std::ifstream file(path);
-  if (!file) {
+  // A folder opens well and fails at the first byte.
+  if (file) file.peek();
+  if (!file.is_open() || file.bad()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--config: cannot read '", path, "': ", std::strerror(errno)));
   }

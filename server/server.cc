@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "server/logging.h"
+#include "server/malformed_requests.h"
 #include "server/startup.h"
 
 namespace latchd {
@@ -131,6 +132,9 @@ absl::Status Server::StartGrpc(const Address& address) {
   Configure(builder, options_);
   builder.RegisterService(decode_.get());
   if (attention_ != nullptr) builder.RegisterService(attention_.get());
+  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
+  interceptors.push_back(ExplainMalformedRequests());
+  builder.experimental().SetInterceptorCreators(std::move(interceptors));
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr || port == 0) {
     return absl::InvalidArgumentError(

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -36,6 +37,11 @@ absl::Status CheckUnix(const std::string& path, const std::string& flag) {
       connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
   close(fd);
   if (answered) return Refuse(flag, absl::StrCat("unix:", path), "Address already in use");
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  if (access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) != 0) {
+    return Refuse(flag, absl::StrCat("unix:", path),
+                  absl::StrCat("its folder: ", std::strerror(errno)));
+  }
   return absl::OkStatus();
 }
 

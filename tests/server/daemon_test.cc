@@ -133,6 +133,9 @@ TEST(DaemonTest, ABadStartIsOneLineAndExitCodeTwo) {
       {{"--model=m", "--max-rows=0"},
        "latchd: --max-rows: expected an integer from 1 to 1024, got '0'\n"},
       {{"--nonsense"}, "latchd: --nonsense: no such flag; latchd --help lists them\n"},
+      // As it was given: neither quotes nor backslashes are escaped.
+      {{"--no\"n\\sense\x1b"},
+       "latchd: --no\"n\\sense\\x1b: no such flag; latchd --help lists them\n"},
       {{}, "latchd: --model: expected the path of a model folder or .gguf file, got nothing\n"},
       {{"--model=good", "--listen=192.0.2.1:7878", "--http="},
        "latchd: --listen: cannot listen on 192.0.2.1:7878: Cannot assign requested address\n"},

@@ -176,6 +176,21 @@ TEST_F(DecodeServiceTest, TokenizeAndDetokenize) {
             "token_ids[4]: expected a token id in 0..256, got 257");
 }
 
+TEST_F(DecodeServiceTest, ATextResponseBeyondTheMessageLimitSaysWhatToDo) {
+  server_.reset();
+  options_.max_message_bytes = 65536;
+  Start();
+  v1::TokenizeRequest tokenize;
+  tokenize.set_text(std::string(60000, 'a'));
+  v1::TokenizeResponse tokens;
+  EXPECT_TRUE(stub_->Tokenize(Context().get(), tokenize, &tokens).ok());
+  tokenize.set_with_pieces(true);
+  const grpc::Status status = stub_->Tokenize(Context().get(), tokenize, &tokens);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(status.error_message(),
+              HasSubstr("response: expected at most 65536 bytes (--max-message-bytes), got "));
+}
+
 TEST_F(DecodeServiceTest, WithoutATokenizerTextIsRefusedByName) {
   strings_->with_tokenizer = false;
   v1::TokenizeResponse tokens;

@@ -130,6 +130,7 @@ TEST_F(OptionsTest, RefusesWhatItDoesNotKnow) {
   EXPECT_THAT(ErrorOf({}), HasSubstr("--model: expected the path"));
   EXPECT_THAT(ErrorOf({"--model=m", "--config=/nonexistent/latchd.toml"}),
               HasSubstr("/nonexistent/latchd.toml"));
+  EXPECT_EQ(ErrorOf({"--model=m", "--config=/"}), "--config: cannot read '/': Is a directory");
   EXPECT_THAT(ErrorOf({"--model=m", "--config=" + ConfigFile("max_rows = 3\n")}),
               HasSubstr("max_rows: no such key"));
   EXPECT_THAT(ErrorOf({"--model=m", "--config=" + ConfigFile("[server]\nmax-rows = 3\n")}),

@@ -2,6 +2,8 @@
 
 #include <grpcpp/generic/generic_stub.h>
 #include <httplib.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -146,6 +148,24 @@ TEST_F(HttpTest, SlowHttpClientsDoNotLockOutTheProbes) {
   }
   EXPECT_EQ(Get("/healthz").first, 200);
   for (std::thread& thread : threads) thread.join();
+}
+
+TEST_F(HttpTest, ConnectionsThatSayNothingDoNotDelayTheProbes) {
+  std::vector<int> silent;
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(HttpPort()));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  for (int i = 0; i < 24; ++i) {
+    silent.push_back(socket(AF_INET, SOCK_STREAM, 0));
+    ASSERT_EQ(connect(silent.back(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)),
+              0);
+  }
+  // Before the first of them can have reached its timeout of 2 s.
+  const absl::Time start = absl::Now();
+  EXPECT_EQ(Get("/readyz").first, 200);
+  EXPECT_LT(absl::Now() - start, absl::Milliseconds(1500));
+  for (const int fd : silent) close(fd);
 }
 
 TEST_F(ServerTest, APortInUseIsAnErrorThatNamesItBeforeTheModelLoads) {

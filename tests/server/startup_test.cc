@@ -25,6 +25,13 @@ TEST(Startup, BarFillsAndSurvivesOddTotals) {
   EXPECT_THAT(ProgressBar("x", 9, 2), HasSubstr("100%"));
 }
 
+TEST(Startup, AUnixSocketNeedsItsFolder) {
+  EXPECT_EQ(std::string(CheckAddressFree(*ParseAddress("unix:/nonexistent/s"), "listen").message()),
+            "--listen: cannot listen on unix:/nonexistent/s: its folder: No such file or "
+            "directory");
+  EXPECT_TRUE(CheckAddressFree(*ParseAddress("unix:latchd_startup_test.sock"), "listen").ok());
+}
+
 TEST(Startup, ReportHoldsWhatAnOperatorLooksFor) {
   EngineStatus status;
   status.device_name = "NVIDIA H200";
