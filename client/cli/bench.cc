@@ -229,7 +229,9 @@ void AddBench(CLI::App& app, Command& selected) {
   command->add_option("--max-seconds", options->max_seconds, "Time after which it ends")
       ->capture_default_str()
       ->check(CLI::Range(1, 3600));
-  command->add_option("--seed", options->seed, "Of prompts and sampling")->capture_default_str();
+  command->add_option("--seed", options->seed, "Of prompts and sampling")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   command->add_option("--temperature", options->temperature, "Of the sampling")
       ->capture_default_str();
   command->add_flag("--client-steps", options->client_steps, "Step over the stream, not Generate");

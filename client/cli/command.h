@@ -17,7 +17,7 @@ namespace latchd::cli {
 
 enum ExitCode : int {
   kOk = 0,
-  kServerError = 1,  // the server said an error
+  kServerError = 1,  // the server said an error, or the output could not be written
   kUsage = 2,        // flags or input that latchctl itself refuses
   kCannotConnect = 3,
   kViolation = 4,      // a device invariant was violated

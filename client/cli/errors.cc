@@ -18,7 +18,7 @@ std::string Hint(const absl::Status& status, uint64_t session_id) {
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:
       return "start it with `latchd --model PATH`, or name another with --server HOST:PORT "
-             "(env LATCHD_SERVER)";
+             "(env LATCHD_SERVER); --tls-ca FILE where it has --tls-cert";
     case absl::StatusCode::kNotFound: return "`latchctl sessions` lists what is open";
     case absl::StatusCode::kAborted: return "wait until the session's other request has ended";
     case absl::StatusCode::kResourceExhausted:

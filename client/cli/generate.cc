@@ -90,7 +90,8 @@ void AddGenerate(CLI::App& app, Command& selected) {
       ->allow_extra_args(false);
   command->add_option("--stop-ids", options->stop_ids, "Token ids that end it, besides EOS: 1,2")
       ->delimiter(',');
-  command->add_option("--session", options->session, "Go on in this session, which stays open");
+  command->add_option("--session", options->session, "Go on in this session, which stays open")
+      ->check(CLI::NonNegativeNumber);
   command->add_flag("--append-next", options->append_next,
                     "With --session: its next token comes before the prompt");
   command->add_flag("--no-special", options->no_special, "Do not add BOS to the prompt");

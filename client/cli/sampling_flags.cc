@@ -36,7 +36,9 @@ void SamplingFlags::AddTo(CLI::App& app) {
   app.add_option("--repetition-penalty", repetition_penalty, "> 0; 1 is off")->group(group);
   app.add_option("--presence-penalty", presence_penalty, "-2..2; 0 is off")->group(group);
   app.add_option("--frequency-penalty", frequency_penalty, "-2..2; 0 is off")->group(group);
-  app.add_option("--seed", seed, "Same seed, same tokens; else random and reported")->group(group);
+  app.add_option("--seed", seed, "Same seed, same tokens; else random and reported")
+      ->check(CLI::NonNegativeNumber)
+      ->group(group);
   app.add_option("--logit-bias", logit_bias, "TOKEN_ID=BIAS; may be repeated")
       ->check(CheckBias)
       ->allow_extra_args(false)

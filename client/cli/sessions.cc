@@ -88,14 +88,20 @@ int Open(const Options& options, Context& context) {
 }
 
 int Close(const Options& options, Context& context) {
+  // All of them are tried: one that is gone does not leave the others open.
+  int code = kOk;
+  std::vector<uint64_t> closed;
   for (const uint64_t id : options.ids) {
     if (absl::Status status = context.client.CloseSession(id); !status.ok()) {
-      return ReportError(status);
+      code = ReportError(status);
+      if (code != kServerError) return code;
+      continue;
     }
+    closed.push_back(id);
     if (!context.json) std::printf("closed %llu\n", static_cast<unsigned long long>(id));
   }
-  if (context.json) PrintJson({{"closed", options.ids}});
-  return kOk;
+  if (context.json) PrintJson({{"closed", closed}});
+  return code;
 }
 
 }  // namespace

@@ -98,7 +98,8 @@ void AddStep(CLI::App& app, Command& selected) {
   command->add_option("--prompt-ids", options->prompt_ids, "Token ids instead of text: 1,2,3")
       ->delimiter(',')
       ->excludes(prompt);
-  command->add_option("--session", options->session, "Go on in this session, which stays open");
+  command->add_option("--session", options->session, "Go on in this session, which stays open")
+      ->check(CLI::NonNegativeNumber);
   command->add_option("--capacity", options->capacity,
                       "Tokens of a new session; 0: the longest the daemon allows");
   command->add_option("--top", options->top_logprobs, "Alternatives to show")

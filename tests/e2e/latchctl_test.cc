@@ -101,8 +101,35 @@ TEST_F(LatchctlE2e, ExitCodesAndTheirOneLine) {
   EXPECT_EQ(nobody.code, 3);
   EXPECT_THAT(nobody.err, HasSubstr("latchd --model"));
   one_line(nobody);
+  const CtlResult no_port = Ctl({"--server", "host", "status"});
+  EXPECT_EQ(no_port.code, 2);
+  EXPECT_EQ(no_port.err, "latchctl: --server: expected HOST:PORT or unix:PATH, got 'host'\n");
   EXPECT_EQ(Ctl({"--help"}).code, 0);
   EXPECT_THAT(Ctl({"generate", "--help"}).out, HasSubstr("Examples:"));
+}
+
+TEST_F(LatchctlE2e, WrongValuesAreNamed) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"generate", "--prompt", "x", "--temperature", "hot"},
+       "--temperature: expected FLOAT, got hot"},
+      {{"sessions", "show", "first"}, "id: expected UINT, got first"},
+      {{"generate", "--prompt", "x", "--seed", "-1"}, "--seed: "},
+      {{"generate", "--session", "-1", "--append-next"}, "--session: "},
+      {{"--nope"}, "no option --nope"},
+  };
+  for (const auto& [arguments, message] : cases) {
+    const CtlResult result = Ctl(arguments);
+    EXPECT_EQ(result.code, 2) << message;
+    EXPECT_THAT(result.err, HasSubstr(message));
+  }
+}
+
+TEST_F(LatchctlE2e, OutputThatCannotBeWrittenIsAnError) {
+  const std::string command =
+      std::string(LATCHCTL_BINARY) + " --server " + daemon().address() + " status > /dev/full";
+  Process shell({"/bin/sh", "-c", command}, path("full"));
+  EXPECT_EQ(shell.Wait(absl::Seconds(60)), 1);
+  EXPECT_EQ(shell.err(), "latchctl: standard output: cannot write: No space left on device\n");
 }
 
 TEST_F(LatchctlE2e, ViolationIsExitCode4AndClearGoesOn) {
@@ -135,7 +162,11 @@ TEST_F(LatchctlE2e, Sessions) {
       Ctl({"generate", "--session", id, "--prompt", "abcdef", "-n", "3", "--ignore-eos"}).code, 0);
   EXPECT_EQ(One(Ctl({"sessions", "truncate", id, "4", "--json"}))["length_tokens"], 4);
   EXPECT_EQ(One(Ctl({"sessions", "reset", id, "--json"}))["length_tokens"], 0);
-  EXPECT_EQ(Ctl({"sessions", "close", id}).code, 0);
+  // A session that is not there does not keep the next one open.
+  const CtlResult closed = Ctl({"sessions", "close", "123456", id});
+  EXPECT_EQ(closed.code, 1);
+  EXPECT_THAT(closed.err, HasSubstr("123456"));
+  EXPECT_EQ(closed.out, "closed " + id + "\n");
   EXPECT_EQ(One(Ctl({"sessions", "--json"}))["sessions"], Json::array());
 }
 

@@ -43,9 +43,12 @@ TEST_F(TlsE2e, WhoDoesNotTrustItCannotConnect) {
     EXPECT_EQ(refused.code, 3) << refused.out;
     EXPECT_THAT(refused.err, HasSubstr("cannot connect to " + daemon().address()));
   }
-  const CtlResult missing = Ctl({"status", "--tls-ca", path("nothing.pem")});
-  EXPECT_EQ(missing.code, 2);
-  EXPECT_THAT(missing.err, HasSubstr("--tls-ca: expected a readable PEM file, got "));
+  // Nothing, a folder, and a file that holds something else.
+  for (const std::string& file : {path("nothing.pem"), path(""), path("openssl.err")}) {
+    const CtlResult refused = Ctl({"status", "--tls-ca", file});
+    EXPECT_EQ(refused.code, 2) << file;
+    EXPECT_EQ(refused.err, "latchctl: --tls-ca: expected a readable PEM file, got " + file + "\n");
+  }
 }
 
 }  // namespace
