@@ -39,8 +39,9 @@ absl::Status AttentionSession::Allocate() {
   const AttentionConfig& c = *config_;
   const auto allocate = [&](Buffer& buffer, size_t bytes) {
     auto made = device_.Allocate(bytes, MemoryKind::kDevice, "attention");
-    if (made.ok()) buffer = *std::move(made);
-    return made.status();
+    if (!made.ok()) return made.status();
+    buffer = *std::move(made);
+    return absl::OkStatus();
   };
   const auto upload = [&](Buffer& buffer, const std::vector<float>& values) {
     if (values.empty()) return absl::OkStatus();
