@@ -40,13 +40,13 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
     retry.mutable_retry_delay()->set_seconds(kRetryDelaySeconds);
     rich.add_details()->PackFrom(retry);
   }
-  return Pack(std::move(rich));
+  return Pack(rich);
 }
 
 grpc::Status ToGrpcStatus(const Violation& violation) {
   google::rpc::Status rich = Rich(grpc::StatusCode::FAILED_PRECONDITION, violation.text);
   rich.add_details()->PackFrom(ToProto(violation));
-  return Pack(std::move(rich));
+  return Pack(rich);
 }
 
 v1::InvariantViolation ToProto(const Violation& violation) {

@@ -9,7 +9,7 @@
 namespace latchd {
 
 absl::StatusOr<StepRequest> DecodeStepPolicy::Check(ServiceContext& context,
-                                                    std::shared_ptr<const Request> message,
+                                                    const std::shared_ptr<const Request>& message,
                                                     absl::Time deadline) {
   auto checked = CheckStep(*message, context.engine.model().vocab);
   if (checked.ok()) checked->deadline = deadline;
@@ -20,8 +20,7 @@ void DecodeStepPolicy::Submit(ServiceContext& context, Work work,
                               const std::shared_ptr<CancelLink>& link,
                               std::function<void(absl::StatusOr<Response>)> done) {
   const RequestId id = context.engine.Step(
-      std::move(work),
-      [&context, done = std::move(done)](const absl::StatusOr<StepResult>& result) {
+      work, [&context, done = std::move(done)](const absl::StatusOr<StepResult>& result) {
         if (!result.ok()) return done(result.status());
         Response answer;
         FillStep(*result, context.engine.tokenizer(), &answer);

@@ -16,7 +16,8 @@ struct DecodeStepPolicy {
   static constexpr const char* kMethod = "Step";
   static constexpr size_t kMaxPendingBytes = 1 << 20;  // far above kMaxPending of these messages
 
-  static absl::StatusOr<Work> Check(ServiceContext& context, std::shared_ptr<const Request> message,
+  static absl::StatusOr<Work> Check(ServiceContext& context,
+                                    const std::shared_ptr<const Request>& message,
                                     absl::Time deadline);
   static void Submit(ServiceContext& context, Work work, const std::shared_ptr<CancelLink>& link,
                      std::function<void(absl::StatusOr<Response>)> done);
