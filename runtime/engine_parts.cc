@@ -68,11 +68,12 @@ absl::StatusOr<std::unique_ptr<EngineParts>> EngineParts::Build(const EngineOpti
                                                                 const AttentionHost::Post& post,
                                                                 const Progress& progress) {
   const absl::Status ranges[] = {
-      CheckRange("max_sessions", options.max_sessions, 1, 65536),
-      CheckRange("max_rows", options.max_rows, 1, 128),
-      CheckRange("prefill_chunk", options.prefill_chunk, 0, 8192),
-      CheckRange("max_queue", options.max_queue, 1, 1 << 20),
-      CheckRange("attention_memory", options.attention_memory, 0, int64_t{1} << 50)};
+      CheckRange("max_sessions", options.max_sessions, 1, EngineOptions::kMaxSessions),
+      CheckRange("max_rows", options.max_rows, 1, EngineOptions::kMaxRows),
+      CheckRange("prefill_chunk", options.prefill_chunk, 0, EngineOptions::kMaxPrefillChunk),
+      CheckRange("max_queue", options.max_queue, 1, EngineOptions::kMaxQueue),
+      CheckRange("attention_memory", options.attention_memory, 0,
+                 EngineOptions::kMaxAttentionMemory)};
   for (const absl::Status& range : ranges) {
     if (!range.ok()) return range;
   }

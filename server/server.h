@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
 #include "runtime/engine.h"
 #include "runtime/mutex.h"
@@ -76,7 +77,7 @@ class Server {
   Mutex watch_mutex_;  // with watch_wake_, only for stopping_
   CondVar watch_wake_;
   Mutex stop_mutex_;
-  bool stopped_ = false;
+  bool stopped_ ABSL_GUARDED_BY(stop_mutex_) = false;
 };
 
 }  // namespace latchd
