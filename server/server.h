@@ -6,9 +6,9 @@
 #include <string>
 #include <thread>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
 #include "runtime/engine.h"
 #include "runtime/mutex.h"
