@@ -131,7 +131,7 @@ TEST(DaemonTest, ABadStartIsOneLineAndExitCodeTwo) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {Serve("missing"), "latchd: missing: no such\\nmodel\n"},
       {{"--model=m", "--max-rows=0"},
-       "latchd: --max-rows: expected an integer from 1 to 1024, got '0'\n"},
+       "latchd: --max-rows: expected an integer from 1 to 128, got '0'\n"},
       {{"--nonsense"}, "latchd: --nonsense: no such flag; latchd --help lists them\n"},
       // As it was given: neither quotes nor backslashes are escaped.
       {{"--no\"n\\sense\x1b"},

@@ -112,7 +112,7 @@ TEST_F(OptionsTest, EveryFlagWorksFromEverySource) {
 
 TEST_F(OptionsTest, ABadValueNamesFlagExpectedGotAndSource) {
   EXPECT_EQ(ErrorOf({"--model=m", "--max-rows=lots"}),
-            "--max-rows: expected an integer from 1 to 1024, got 'lots'");
+            "--max-rows: expected an integer from 1 to 128, got 'lots'");
   environment_ = {{"LATCHD_DTYPE", "f64"}};
   EXPECT_EQ(ErrorOf({"--model=m"}), "LATCHD_DTYPE: expected auto, f32, f16 or bf16, got 'f64'");
   environment_.clear();
