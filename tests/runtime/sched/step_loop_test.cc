@@ -78,7 +78,7 @@ TEST(StepLoop, ABatchGivesEachSessionWhatItGetsAlone) {
   std::vector<GenerateRequest> requests(6);
   for (GenerateRequest& request : requests) {
     request.prompt = puppet.RandomPrompt(random, random.Int(1, 30));
-    request.max_tokens = random.Int(4, 16);
+    request.max_tokens = random.Int(24, 32);
     request.top_logprobs = random.Int(0, 3);
     request.sampling = SamplingOptions{.temperature = random.Chance(0.5) ? 0.0f : 0.9f,
                                        .top_k = random.Int(0, 20),
