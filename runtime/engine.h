@@ -60,6 +60,8 @@ struct EngineStatus {
   int64_t kv_tokens_total = 0, kv_tokens_free = 0;
   int64_t max_capacity = 0;
   size_t weight_bytes = 0, kv_bytes = 0, graph_bytes = 0, other_bytes = 0;
+  size_t model_file_bytes = 0;
+  absl::Duration load_time;  // from the mapped files to weights on the device
   std::vector<GraphInfo> graphs;
   int64_t graph_hits = 0, graph_misses = 0, graph_captures = 0;
   absl::Time started, last_good_step;

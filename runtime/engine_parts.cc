@@ -107,12 +107,14 @@ absl::StatusOr<std::unique_ptr<EngineParts>> EngineParts::Build(const EngineOpti
   parts->device = *std::move(device);
   const bool cpu = parts->device->info().backend == "cpu";
 
+  const absl::Time load_begin = absl::Now();
   absl::StatusOr<std::unique_ptr<TransformerWeights>> weights = TransformerWeights::Load(
       *parts->source, *parts->device, *dtype, max_capacity, [&](int64_t done, int64_t total) {
         if (progress) progress("load", done, total);
       });
   if (!weights.ok()) return weights.status();
   parts->weights = *std::move(weights);
+  parts->load_time = absl::Now() - load_begin;
 
   absl::StatusOr<KvLayout> layout = PlanKv(options, config, *dtype, *parts->device, max_capacity);
   if (!layout.ok()) return layout.status();
@@ -179,6 +181,8 @@ EngineStatus EngineParts::Status() const {
      : label == "kv"    ? status.kv_bytes
                         : status.other_bytes) += bytes;
   }
+  status.model_file_bytes = source->file_bytes();
+  status.load_time = load_time;
   status.graph_bytes = runner->graphs().bytes();
   for (const GraphCache::Entry* entry : runner->graphs().entries()) {
     if (entry->graph == nullptr) continue;

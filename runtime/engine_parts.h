@@ -30,6 +30,7 @@ struct EngineParts {
 
   EngineOptions options;
   absl::Time started;
+  absl::Duration load_time;
   std::string fingerprint;
   std::unique_ptr<ModelSource> source;
   std::unique_ptr<Tokenizer> tokenizer;  // null: none

@@ -107,7 +107,12 @@ std::string StartupReport(const EngineStatus& status, const std::string& grpc_ad
   if (!status.device_note.empty()) line("", status.device_note);
   line("model", absl::StrCat(status.model_name, " from ", status.model_path));
   line("dtype", status.dtype);
-  line("weights", HumanBytes(status.weight_bytes));
+  const double load_s = absl::ToDoubleSeconds(status.load_time);
+  line("weights",
+       absl::StrFormat(
+           "%s, read from %s of files in %.3f s (%.2f GB/s)", HumanBytes(status.weight_bytes),
+           HumanBytes(status.model_file_bytes), load_s,
+           load_s > 0 ? 1e-9 * static_cast<double>(status.model_file_bytes) / load_s : 0));
   line("kv", absl::StrCat(HumanBytes(status.kv_bytes), " for ", status.kv_tokens_total,
                           " tokens, at most ", status.max_capacity, " in one of ",
                           status.max_sessions, " sessions"));

@@ -16,6 +16,7 @@ struct OpTable {
       DType compute);  // dtype of activations that feed a LinearOp without norm (attention
                        // output, MLP hidden): f32 on the CPU, the compute dtype on CUDA
 
+  // Null where the layout is row-major (the CPU): weights are read straight into place.
   OpStatus (*pack)(const PackOp&, OpStream);
   OpStatus (*upload)(const UploadOp&, OpStream);
   OpStatus (*metadata)(const MetadataOp&, OpStream);
@@ -44,7 +45,11 @@ inline OpStatus Dispatch(const OpTable& ops, const OpCall& call, OpStream stream
   struct Visitor {
     const OpTable& ops;
     OpStream stream;
-    OpStatus operator()(const PackOp& op) const { return ops.pack(op, stream); }
+    OpStatus operator()(const PackOp& op) const {
+      if (ops.pack != nullptr) return ops.pack(op, stream);
+      return {OpCode::kUnsupported,
+              std::string("pack: the weights of ") + ops.backend + " are row-major as they are"};
+    }
     OpStatus operator()(const UploadOp& op) const { return ops.upload(op, stream); }
     OpStatus operator()(const MetadataOp& op) const { return ops.metadata(op, stream); }
     OpStatus operator()(const EmbedOp& op) const { return ops.embed(op, stream); }

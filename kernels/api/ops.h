@@ -21,8 +21,8 @@ namespace latchd {
 // libraries; never captured.
 enum class Phase : uint8_t { kDecode, kPrefill };
 
-// A weight matrix in the layout its backend streams; made by PackOp. CPU: row-major. CUDA f16/bf16:
-// mma A-fragment tiles. Logical shape [n, k] (n outputs).
+// A weight matrix in the layout its backend streams. CPU: row-major. CUDA f16/bf16: mma A-fragment
+// tiles, made by PackOp. Logical shape [n, k] (n outputs).
 struct WeightView {
   const void* data = nullptr;
   DType dtype = DType::kF32;

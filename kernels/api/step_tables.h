@@ -35,7 +35,7 @@ struct alignas(8) StepRow {
   int32_t seqlens_k;  // total - 1: the index at which this row's token is appended
   uint32_t flags;
   int64_t position;  // used with kRowExplicitPosition
-  int64_t step;  // the session's step number, reported by the latch; also the result's sequence tag
+  int64_t step;      // the session's step number, reported by the latch
 };
 static_assert(sizeof(StepRow) == 32);
 

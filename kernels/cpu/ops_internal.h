@@ -8,7 +8,6 @@
 
 namespace latchd::cpu {
 
-OpStatus Pack(const PackOp& op, OpStream);
 OpStatus Upload(const UploadOp& op, OpStream);
 OpStatus Metadata(const MetadataOp& op, OpStream);
 OpStatus Embed(const EmbedOp& op, OpStream);

@@ -107,14 +107,17 @@ class FileModel : public ModelSource {
     const size_t row_bytes = place.bytes.size() / static_cast<size_t>(place.shape.rows);
     const std::string_view part = place.bytes.substr(static_cast<size_t>(row_begin) * row_bytes,
                                                      static_cast<size_t>(rows) * row_bytes);
-    if (place.mapping != nullptr) place.mapping->WillNeed(part);
+    if (place.mapping != nullptr && row_begin == 0) place.mapping->WillNeed(place.bytes);
     DequantizeAs(place.type, part.data(), rows * place.shape.columns, as, out);
     return absl::OkStatus();
   }
 
-  void Release(WeightRole role, int64_t layer) const override {
-    const TensorTable::Place* place = table_.Find(role, layer);
-    if (place != nullptr && place->mapping != nullptr) place->mapping->Release(place->bytes);
+  void ReleasePages() const override {
+    if (files_.gguf != nullptr && files_.gguf->mapping() != nullptr)
+      files_.gguf->mapping()->Release();
+    for (const auto& shard : files_.shards) {
+      if (shard->mapping() != nullptr) shard->mapping()->Release();
+    }
   }
 
   size_t file_bytes() const override {

@@ -49,20 +49,6 @@ absl::StatusOr<size_t> RegularFileSize(const std::string& path, int fd) {
   return static_cast<size_t>(info.st_size);
 }
 
-// Rounds `part` inwards (release) or outwards (will need) to pages, as madvise wants.
-void Advise(std::string_view part, int advice, bool inwards) {
-  static const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  uintptr_t begin = reinterpret_cast<uintptr_t>(part.data());
-  uintptr_t end = begin + part.size();
-  if (inwards) {
-    begin = (begin + page - 1) / page * page;
-    end = end / page * page;
-  } else {
-    begin = begin / page * page;
-  }
-  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, advice);
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& path) {
@@ -78,9 +64,15 @@ absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& 
 
 MappedFile::~MappedFile() { munmap(data_, size_); }
 
-void MappedFile::WillNeed(std::string_view part) const { Advise(part, MADV_WILLNEED, false); }
+void MappedFile::WillNeed(std::string_view part) const {
+  // madvise wants the begin of a page.
+  static const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(part.data()) / page * page;
+  const uintptr_t end = reinterpret_cast<uintptr_t>(part.data()) + part.size();
+  madvise(reinterpret_cast<void*>(begin), end - begin, MADV_WILLNEED);
+}
 
-void MappedFile::Release(std::string_view part) const { Advise(part, MADV_DONTNEED, true); }
+void MappedFile::Release() const { madvise(data_, size_, MADV_DONTNEED); }
 
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path, size_t max_bytes) {
   FileDescriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));

@@ -24,10 +24,10 @@ class MappedFile {
   const std::string& path() const { return path_; }
   std::string_view bytes() const { return {static_cast<const char*>(data_), size_}; }
 
-  // Tells the kernel that `part` of bytes() is about to be read, or will not be read again. Only
-  // whole pages inside `part` are released, so a neighbour keeps its pages.
+  // Tells the kernel that `part` of bytes() is about to be read.
   void WillNeed(std::string_view part) const;
-  void Release(std::string_view part) const;
+  // Takes the pages read so far out of this process's memory; the page cache keeps them.
+  void Release() const;
 
  private:
   MappedFile(std::string path, void* data, size_t size)

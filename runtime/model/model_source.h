@@ -60,8 +60,8 @@ class ModelSource {
   // nearest even).
   virtual absl::Status ReadRows(WeightRole role, int64_t layer, int64_t row_begin, int64_t rows,
                                 DType as, void* out) const = 0;
-  // Lets the kernel drop the mapped pages of a tensor that will not be read again.
-  virtual void Release(WeightRole role, int64_t layer) const = 0;
+  // Gives back the memory of what was read so far; reading it again brings it back from the files.
+  virtual void ReleasePages() const = 0;
   virtual size_t file_bytes() const = 0;
   // SHA-256 (hex) over the config and every tensor's name, shape, type, size and first 256 bytes:
   // the identity used by snapshots.

@@ -52,7 +52,7 @@ class RandomSource : public ModelSource {
   const std::string& path() const override { return path_; }
   size_t file_bytes() const override { return 0; }
   std::string tokenizer_json() const override { return ""; }
-  void Release(WeightRole, int64_t) const override {}
+  void ReleasePages() const override {}
 
   std::string fingerprint() const override {
     return Sha256Hex(absl::StrCat(path_, " ", config_.architecture, " ", config_.hidden, " ",

@@ -1,6 +1,7 @@
 #include "runtime/program/transformer_weights.h"
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
 #include <utility>
 
@@ -10,16 +11,36 @@
 namespace latchd {
 namespace {
 
-constexpr size_t kStagingBytes = size_t{16} << 20;
-constexpr int64_t kPackAlignRows = 16;    // PackOp::row_begin
-constexpr int64_t kGateUpInterleave = 8;  // Epilogue::kSiluMul
+constexpr int64_t kBatchBytes = int64_t{16} << 20;   // read between two reports; the staging buffer
+constexpr int64_t kPieceBytes = int64_t{128} << 10;  // read by one thread at a time
+constexpr int64_t kMaxThreads = 16;                  // more do not read memory faster
+constexpr int64_t kPackAlignRows = 16;               // PackOp::row_begin
+constexpr int64_t kGateUpInterleave = 8;             // Epilogue::kSiluMul
+constexpr int64_t kMatrixAlignBytes = 256;           // what an allocation of its own would have
 
-// A run of consecutive rows of one file tensor inside a packed matrix.
+// A run of consecutive rows of one file tensor.
 struct RowRun {
   WeightRole role;
+  int64_t layer;
   int64_t row_begin;
   int64_t rows;
 };
+
+// A packed matrix: `runs` one below the other.
+struct Matrix {
+  std::vector<RowRun> runs;
+  WeightView* view;
+};
+
+// What one thread reads at a time.
+struct Piece {
+  RowRun run;
+  std::byte* out;
+};
+
+int64_t Bytes(const WeightView& view) {
+  return view.n * view.k * static_cast<int64_t>(SizeOf(view.dtype));
+}
 
 }  // namespace
 
@@ -28,6 +49,9 @@ struct RowRun {
     if (absl::Status status_ = (expression); !status_.ok()) return status_; \
   } while (false)
 
+// Collects every matrix, allocates them together (huge pages, where the system has them, want one
+// large allocation), then reads them in batches: straight into place where the backend's layout is
+// row-major, through a pinned staging buffer and PackOps where it is not.
 class WeightLoader {
  public:
   WeightLoader(const ModelSource& source, Device& device, TransformerWeights& weights,
@@ -36,22 +60,20 @@ class WeightLoader {
 
   absl::Status LoadAll() {
     const ModelConfig& config = weights_.config_;
-    absl::StatusOr<Buffer> staging =
-        device_.Allocate(kStagingBytes, MemoryKind::kPinned, "staging");
-    if (!staging.ok()) return staging.status();
-    staging_ = *std::move(staging);
-    total_bytes_ = static_cast<int64_t>(source_.file_bytes());
-
-    RETURN_IF_ERROR(Matrix(WeightRole::kEmbedding, 0, weights_.embedding));
-    weights_.head = weights_.embedding;
-    if (!config.tied_embeddings) RETURN_IF_ERROR(Matrix(WeightRole::kOutputHead, 0, weights_.head));
+    RETURN_IF_ERROR(Stacked({WeightRole::kEmbedding}, 0, weights_.embedding));
+    if (!config.tied_embeddings)
+      RETURN_IF_ERROR(Stacked({WeightRole::kOutputHead}, 0, weights_.head));
     const float* final_norm = nullptr;
     RETURN_IF_ERROR(Vector({WeightRole::kFinalNorm}, 0, final_norm));
     weights_.final_norm = const_cast<float*>(final_norm);
 
     weights_.layers.resize(config.layers);
     for (int64_t layer = 0; layer < config.layers; ++layer) RETURN_IF_ERROR(Layer(layer));
-    return Rope();
+    RETURN_IF_ERROR(Rope());
+    RETURN_IF_ERROR(AllocateMatrices());
+    RETURN_IF_ERROR(ReadMatrices());
+    if (config.tied_embeddings) weights_.head = weights_.embedding;
+    return absl::OkStatus();
   }
 
  private:
@@ -59,32 +81,28 @@ class WeightLoader {
     using enum WeightRole;
     LayerWeights& out = weights_.layers[layer];
     RETURN_IF_ERROR(Vector({kAttentionNorm}, layer, out.attention_norm));
-    RETURN_IF_ERROR(Concatenated({kQ, kK, kV}, layer, out.qkv));
+    RETURN_IF_ERROR(Stacked({kQ, kK, kV}, layer, out.qkv));
     RETURN_IF_ERROR(Vector({kQBias, kKBias, kVBias}, layer, out.qkv_bias));
     RETURN_IF_ERROR(Vector({kQNorm}, layer, out.q_norm));
     RETURN_IF_ERROR(Vector({kKNorm}, layer, out.k_norm));
-    RETURN_IF_ERROR(Matrix(kAttentionOutput, layer, out.output));
+    RETURN_IF_ERROR(Stacked({kAttentionOutput}, layer, out.output));
     RETURN_IF_ERROR(Vector({kAttentionOutputBias}, layer, out.output_bias));
     RETURN_IF_ERROR(Vector({kMlpNorm}, layer, out.mlp_norm));
     RETURN_IF_ERROR(GateUp(layer, out));
-    RETURN_IF_ERROR(Matrix(kDown, layer, out.down));
+    RETURN_IF_ERROR(Stacked({kDown}, layer, out.down));
     return Vector({kDownBias}, layer, out.down_bias);
   }
 
-  absl::Status Matrix(WeightRole role, int64_t layer, WeightView& out) {
-    return Concatenated({role}, layer, out);
-  }
-
-  absl::Status Concatenated(const std::vector<WeightRole>& roles, int64_t layer, WeightView& out) {
+  absl::Status Stacked(const std::vector<WeightRole>& roles, int64_t layer, WeightView& out) {
     std::vector<RowRun> runs;
     int64_t columns = 0;
     for (const WeightRole role : roles) {
       absl::StatusOr<WeightShape> shape = source_.Shape(role, layer);
       if (!shape.ok()) return shape.status();
-      runs.push_back({role, 0, shape->rows});
+      runs.push_back({role, layer, 0, shape->rows});
       columns = shape->columns;
     }
-    return Pack(runs, columns, layer, out);
+    return Add(std::move(runs), columns, out);
   }
 
   // Gate and up rows alternate in groups of 8, so that one tile of the kernel holds both halves of
@@ -97,10 +115,10 @@ class WeightLoader {
     }
     std::vector<RowRun> runs;
     for (int64_t row = 0; row < config.feed_forward; row += kGateUpInterleave) {
-      runs.push_back({WeightRole::kGate, row, kGateUpInterleave});
-      runs.push_back({WeightRole::kUp, row, kGateUpInterleave});
+      runs.push_back({WeightRole::kGate, layer, row, kGateUpInterleave});
+      runs.push_back({WeightRole::kUp, layer, row, kGateUpInterleave});
     }
-    RETURN_IF_ERROR(Pack(runs, config.hidden, layer, out.gate_up));
+    RETURN_IF_ERROR(Add(std::move(runs), config.hidden, out.gate_up));
     if (!source_.Has(WeightRole::kGateBias, layer)) return absl::OkStatus();
 
     std::vector<float> gate(config.feed_forward), up(config.feed_forward), both;
@@ -113,79 +131,118 @@ class WeightLoader {
     return Floats(both, out.gate_up_bias);
   }
 
-  // Streams `runs` through the staging buffer, a few megabytes at a time, into a packed matrix.
-  absl::Status Pack(const std::vector<RowRun>& runs, int64_t columns, int64_t layer,
-                    WeightView& out) {
+  absl::Status Add(std::vector<RowRun> runs, int64_t columns, WeightView& out) {
     int64_t rows = 0;
     for (const RowRun& run : runs) rows += run.rows;
-    const DType dtype = weights_.dtype_;
-    const size_t row_bytes = columns * SizeOf(dtype);
-    const int64_t staged_rows =
-        static_cast<int64_t>(kStagingBytes / row_bytes) / kPackAlignRows * kPackAlignRows;
-    if (staged_rows == 0) {
+    out = {nullptr, weights_.dtype_, rows, columns};
+    if (Bytes(out) / rows * kPackAlignRows > kBatchBytes) {
       return absl::UnimplementedError(
           absl::StrCat("matrix of ", columns, " columns is wider than the loader takes"));
     }
-    absl::StatusOr<Buffer> packed = device_.Allocate(
-        device_.ops().packed_bytes(dtype, rows, columns), MemoryKind::kDevice, "weights");
-    if (!packed.ok()) return packed.status();
-    out = {packed->data(), dtype, rows, columns};
+    matrices_.push_back({std::move(runs), &out});
+    total_bytes_ += Bytes(out);
+    return absl::OkStatus();
+  }
 
-    size_t run = 0;
+  absl::Status AllocateMatrices() {
+    std::vector<size_t> offsets;
+    size_t bytes = 0;
+    for (const Matrix& matrix : matrices_) {
+      const WeightView& view = *matrix.view;
+      offsets.push_back(bytes);
+      const size_t packed = device_.ops().packed_bytes(view.dtype, view.n, view.k);
+      bytes += (packed + kMatrixAlignBytes - 1) / kMatrixAlignBytes * kMatrixAlignBytes;
+    }
+    absl::StatusOr<Buffer> buffer = device_.Allocate(bytes, MemoryKind::kDevice, "weights");
+    if (!buffer.ok()) return buffer.status();
+    for (size_t i = 0; i < matrices_.size(); ++i)
+      matrices_[i].view->data = buffer->data<std::byte>() + offsets[i];
+    weights_.buffers_.push_back(*std::move(buffer));
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadMatrices() {
+    if (!in_place()) {
+      absl::StatusOr<Buffer> staging =
+          device_.Allocate(kBatchBytes, MemoryKind::kPinned, "staging");
+      if (!staging.ok()) return staging.status();
+      staging_ = *std::move(staging);
+    }
+    for (const Matrix& matrix : matrices_) RETURN_IF_ERROR(AddToBatches(matrix));
+    return FinishBatch();
+  }
+
+  // Cuts a matrix where the batch is full, at rows that PackOp accepts.
+  absl::Status AddToBatches(const Matrix& matrix) {
+    const WeightView& view = *matrix.view;
+    const int64_t row_bytes = Bytes(view) / view.n;
+    auto run = matrix.runs.begin();
     int64_t run_done = 0;
-    for (int64_t begin = 0; begin < rows; begin += staged_rows) {
-      const int64_t count = std::min(staged_rows, rows - begin);
-      std::vector<std::pair<RowRun, std::byte*>> pieces;
+    for (int64_t row = 0; row < view.n;) {
+      const int64_t room = (kBatchBytes - batch_bytes_) / row_bytes;
+      int64_t count = view.n - row;
+      if (count > room) count = room / kPackAlignRows * kPackAlignRows;
+      if (count == 0) {
+        RETURN_IF_ERROR(FinishBatch());
+        continue;
+      }
+      // The weights are ours to fill until Load returns them.
+      std::byte* out = in_place()
+                           ? static_cast<std::byte*>(const_cast<void*>(view.data)) + row * row_bytes
+                           : staging_.data<std::byte>() + batch_bytes_;
+      if (!in_place()) {
+        packs_.push_back(
+            {out, const_cast<void*>(view.data), view.dtype, view.n, view.k, row, count});
+      }
       for (int64_t filled = 0; filled < count;) {
-        const int64_t take = std::min(runs[run].rows - run_done, count - filled);
-        pieces.push_back({{runs[run].role, runs[run].row_begin + run_done, take},
-                          staging_.data<std::byte>() + filled * row_bytes});
+        const int64_t most = std::max<int64_t>(kPieceBytes / row_bytes, 1);
+        const int64_t take = std::min({run->rows - run_done, count - filled, most});
+        pieces_.push_back(
+            {{run->role, run->layer, run->row_begin + run_done, take}, out + filled * row_bytes});
         filled += take;
         run_done += take;
-        if (run_done == runs[run].rows) {
+        if (run_done == run->rows) {
           ++run;
           run_done = 0;
         }
       }
-      RETURN_IF_ERROR(ReadPieces(pieces, layer, row_bytes));
-      const PackOp op = {staging_.data(), packed->data(), dtype, rows, columns, begin, count};
-      RETURN_IF_ERROR(device_.Run({op, static_cast<int32_t>(layer), "pack"}));
-      // The staging buffer is read by the device until the pack has run.
-      RETURN_IF_ERROR(device_.Synchronize());
-      Report(count * row_bytes);
+      row += count;
+      batch_bytes_ += count * row_bytes;
     }
-    for (const RowRun& part : runs) {
-      if (part.row_begin == 0) source_.Release(part.role, layer);
-    }
-    weights_.buffers_.push_back(*std::move(packed));
     return absl::OkStatus();
   }
 
-  // Dequantising is the slow part of loading; a few threads share the pieces, each split by rows.
-  absl::Status ReadPieces(std::vector<std::pair<RowRun, std::byte*>>& pieces, int64_t layer,
-                          size_t row_bytes) {
-    const size_t threads = std::clamp(std::thread::hardware_concurrency(), 1u, 8u);
-    std::vector<std::pair<RowRun, std::byte*>> split;
-    for (const auto& [run, out] : pieces) {
-      const int64_t step = std::max<int64_t>(
-          1, pieces.size() > threads ? run.rows : (run.rows + threads - 1) / threads);
-      for (int64_t row = 0; row < run.rows; row += step) {
-        split.push_back({{run.role, run.row_begin + row, std::min(step, run.rows - row)},
-                         out + row * row_bytes});
+  absl::Status FinishBatch() {
+    RETURN_IF_ERROR(ReadPieces());
+    for (const PackOp& pack : packs_) RETURN_IF_ERROR(device_.Run({pack, -1, "pack"}));
+    // The device reads the staging buffer until the packs have run.
+    if (!packs_.empty()) RETURN_IF_ERROR(device_.Synchronize());
+    source_.ReleasePages();
+    done_bytes_ += batch_bytes_;
+    if (progress_) progress_(done_bytes_, total_bytes_);
+    pieces_.clear();
+    packs_.clear();
+    batch_bytes_ = 0;
+    return absl::OkStatus();
+  }
+
+  // Dequantising and first touching the memory are the slow parts of loading: threads share them.
+  absl::Status ReadPieces() {
+    const int64_t cores = std::max<int64_t>(std::thread::hardware_concurrency(), 1);
+    std::vector<absl::Status> results(std::min(cores, kMaxThreads));
+    std::atomic<size_t> next = 0;
+    const auto read = [&](absl::Status& result) {
+      for (size_t i = next++; i < pieces_.size() && result.ok(); i = next++) {
+        const auto& [run, out] = pieces_[i];
+        result =
+            source_.ReadRows(run.role, run.layer, run.row_begin, run.rows, weights_.dtype_, out);
       }
-    }
-    std::vector<absl::Status> results(threads);
+    };
     {
-      std::vector<std::jthread> workers;
-      for (size_t t = 0; t < threads; ++t) {
-        workers.emplace_back([&, t] {
-          for (size_t i = t; i < split.size() && results[t].ok(); i += threads) {
-            const RowRun& run = split[i].first;
-            results[t] = source_.ReadRows(run.role, layer, run.row_begin, run.rows, weights_.dtype_,
-                                          split[i].second);
-          }
-        });
-      }
+      std::vector<std::jthread> helpers;
+      for (size_t t = 1; t < results.size(); ++t)
+        helpers.emplace_back([&, t] { read(results[t]); });
+      read(results[0]);
     }
     for (const absl::Status& result : results) RETURN_IF_ERROR(result);
     return absl::OkStatus();
@@ -223,18 +280,20 @@ class WeightLoader {
     return Floats(table.sin, weights_.rope_sin);
   }
 
-  void Report(size_t bytes) {
-    done_bytes_ += static_cast<int64_t>(bytes);
-    if (progress_) progress_(done_bytes_, total_bytes_);
-  }
+  bool in_place() const { return device_.ops().pack == nullptr; }
 
   const ModelSource& source_;
   Device& device_;
   TransformerWeights& weights_;
   const TransformerWeights::Progress& progress_;
-  Buffer staging_;
+  std::vector<Matrix> matrices_;
+  Buffer staging_;  // empty when in_place()
+  // The batch being filled: what to read, then what to pack.
+  std::vector<Piece> pieces_;
+  std::vector<PackOp> packs_;
+  int64_t batch_bytes_ = 0;
   int64_t done_bytes_ = 0;
-  int64_t total_bytes_ = 0;
+  int64_t total_bytes_ = 0;  // of all matrices, as read
 };
 
 absl::StatusOr<std::unique_ptr<TransformerWeights>> TransformerWeights::Load(

@@ -28,14 +28,15 @@ struct LayerWeights {
   const float* down_bias = nullptr;
 };
 
-// A model's weights on a device, packed once into the layout that its kernels stream. Immutable
+// A model's weights on a device, in the layout that its kernels stream. Immutable
 // after Load, but for fault injection into final_norm.
 class TransformerWeights {
  public:
+  // Bytes of matrices in the dtype that they are loaded as.
   using Progress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
 
-  // Reads every tensor as `dtype` (vectors as f32) and packs it. `rotary_rows` positions of RoPE
-  // table are made. The device must outlive the result.
+  // Reads every tensor as `dtype` (vectors as f32). `rotary_rows` positions of RoPE table are made.
+  // The device must outlive the result.
   static absl::StatusOr<std::unique_ptr<TransformerWeights>> Load(const ModelSource& source,
                                                                   Device& device, DType dtype,
                                                                   int64_t rotary_rows,

@@ -40,13 +40,16 @@ TEST(Startup, ReportHoldsWhatAnOperatorLooksFor) {
   status.model_path = "/models/tiny";
   status.dtype = "bf16";
   status.weight_bytes = size_t{2} << 30;
+  status.model_file_bytes = 1'500'000'000;
+  status.load_time = absl::Milliseconds(750);
   status.kv_bytes = size_t{1} << 30;
   status.kv_tokens_total = 32768;
   status.device_note = "note";
   const std::string report = StartupReport(status, "127.0.0.1:1", "127.0.0.1:2");
   for (const char* part :
-       {"NVIDIA H200 (cuda)", "note", "tiny from /models/tiny", "bf16", "2.0 GiB",
-        "1.0 GiB for 32768 tokens", "3.0 GiB", "127.0.0.1:1", "http://127.0.0.1:2/healthz"}) {
+       {"NVIDIA H200 (cuda)", "note", "tiny from /models/tiny", "bf16",
+        "2.0 GiB, read from 1.4 GiB of files in 0.750 s (2.00 GB/s)", "1.0 GiB for 32768 tokens",
+        "3.0 GiB", "127.0.0.1:1", "http://127.0.0.1:2/healthz"}) {
     EXPECT_THAT(report, HasSubstr(part));
   }
   EXPECT_THAT(StartupReport(status, "a:1", ""), ::testing::Not(HasSubstr("HTTP")));

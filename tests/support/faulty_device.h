@@ -2,24 +2,29 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <unordered_map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
 #include "runtime/device/device.h"
 
 namespace latchd::testing {
 
 // A Device that passes every call on to another one and fails the Nth call of a kind, as a broken
-// GPU would. With a sticky fault, fault() stays set and every later call fails too, which is what
-// CUDA does.
+// GPU would. `packs`: weights go through a pack op, as on CUDA, though the layout is row-major.
+// With a sticky fault, fault() stays set and every later call fails too, which is what CUDA does.
 class FaultyDevice final : public Device {
  public:
   enum class Kind : uint8_t { kAllocate, kUpload, kDownload, kRun, kReplay, kSynchronize };
 
-  explicit FaultyDevice(std::unique_ptr<Device> inner) : inner_(std::move(inner)) {}
+  explicit FaultyDevice(std::unique_ptr<Device> inner, bool packs = false)
+      : inner_(std::move(inner)), ops_(inner_->ops()) {
+    if (packs) ops_.pack = Pack;
+  }
 
   // The `nth` call of `kind` from now fails; 1 is the next one.
   void FailOn(Kind kind, int64_t nth, bool sticky = false) {
@@ -35,7 +40,7 @@ class FaultyDevice final : public Device {
   }
 
   const DeviceInfo& info() const override { return inner_->info(); }
-  const OpTable& ops() const override { return inner_->ops(); }
+  const OpTable& ops() const override { return ops_; }
   bool capturing() const override { return inner_->capturing(); }
   absl::Status fault() const override { return fault_.ok() ? inner_->fault() : fault_; }
 
@@ -51,8 +56,10 @@ class FaultyDevice final : public Device {
     return fault_.ok() ? inner_->Fill(destination, byte, bytes) : fault_;
   }
   absl::Status Run(const OpCall& call) override {
-    absl::Status status = Count(Kind::kRun, "run");
-    return status.ok() ? inner_->Run(call) : status;
+    if (absl::Status status = Count(Kind::kRun, "run"); !status.ok()) return status;
+    const auto* pack = std::get_if<PackOp>(&call.params);
+    if (pack == nullptr || ops_.pack == nullptr) return inner_->Run(call);
+    return ops_.pack(*pack, nullptr).ok() ? absl::OkStatus() : absl::InternalError("pack");
   }
   absl::Status BeginCapture() override { return fault_.ok() ? inner_->BeginCapture() : fault_; }
   absl::StatusOr<std::unique_ptr<Graph>> EndCapture() override { return inner_->EndCapture(); }
@@ -77,6 +84,15 @@ class FaultyDevice final : public Device {
   void FreeRaw(void* data, MemoryKind) override { buffers_.erase(data); }
 
  private:
+  static OpStatus Pack(const PackOp& op, OpStream) {
+    const size_t row_bytes = static_cast<size_t>(op.k) * SizeOf(op.dtype);
+    EXPECT_EQ(op.row_begin % 16, 0);
+    EXPECT_TRUE(op.rows % 16 == 0 || op.row_begin + op.rows == op.n);
+    std::memcpy(static_cast<char*>(op.destination) + static_cast<size_t>(op.row_begin) * row_bytes,
+                op.source, static_cast<size_t>(op.rows) * row_bytes);
+    return OpStatus::Ok();
+  }
+
   absl::Status Count(Kind kind, const char* name) {
     ++calls_[static_cast<size_t>(kind)];
     if (!fault_.ok()) return fault_;
@@ -88,6 +104,7 @@ class FaultyDevice final : public Device {
   }
 
   std::unique_ptr<Device> inner_;
+  OpTable ops_;
   std::unordered_map<void*, Buffer> buffers_;
   std::array<int64_t, 6> calls_ = {};
   std::array<int64_t, 6> countdown_ = {};  // 0: never

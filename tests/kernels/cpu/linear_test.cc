@@ -152,25 +152,6 @@ TEST(LinearTest, DecodeRowsDoNotDependOnBatchOrThreads) {
   }
 }
 
-TEST(LinearTest, PackedWeightsAreWhatLinearReads) {
-  Random random;
-  SCOPED_TRACE(random.note());
-  LinearCase c(random, 80, 37, 3, DType::kBF16, Epilogue::kStore, false, false, Phase::kDecode);
-  std::vector<char> packed(CpuOps().packed_bytes(DType::kBF16, c.n, c.k));
-  for (int64_t begin = 0; begin < c.n; begin += 32) {
-    const PackOp pack = {
-        c.weights.data() + begin * c.k * 2, packed.data(), DType::kBF16, c.n, c.k, begin,
-        std::min<int64_t>(32, c.n - begin)};
-    ASSERT_TRUE(CpuOps().pack(pack, nullptr).ok());
-  }
-  c.op.weight.data = packed.data();
-  c.Run();
-  c.op.weight.data = c.weights.data();
-  c.Check();
-  const PackOp outside = {c.weights.data(), packed.data(), DType::kBF16, c.n, c.k, 64, 32};
-  EXPECT_EQ(CpuOps().pack(outside, nullptr).code(), OpCode::kInvalidArgument);
-}
-
 TEST(LinearTest, RefusesWhatItCannotDo) {
   Random random;
   LinearCase small(random, 32, 16, 2, DType::kF32, Epilogue::kStore, false, false, Phase::kDecode);

@@ -110,7 +110,7 @@ TEST(ModelSourceTest, ReadsPartsOfATensorAndRefusesRowsOutsideIt) {
   std::vector<float> part(5 * 64);
   ASSERT_TRUE((*model)->ReadRows(WeightRole::kUp, 1, 90, 5, DType::kF32, part.data()).ok());
   EXPECT_EQ(part, std::vector<float>(whole.begin() + 90 * 64, whole.begin() + 95 * 64));
-  (*model)->Release(WeightRole::kUp, 1);
+  (*model)->ReleasePages();
   EXPECT_EQ(Read(**model, WeightRole::kUp, 1), whole);
   for (const auto& [begin, rows] : std::vector<std::pair<int64_t, int64_t>>{
            {-1, 1}, {96, 1}, {0, 97}, {1, INT64_MAX}, {INT64_MAX, 1}, {0, -1}}) {
